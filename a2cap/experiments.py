@@ -65,8 +65,11 @@ class Training(Result):
 class Evaluation(Result):
     """Captions and scores of a captioner.
 
-    metrics: values in [0, 1], CIDEr above. confidence: 95 % intervals. not_run: reason of each
-    metric without a value. captions: by image id. n: images that were scored.
+    metrics: values in [0, 1], CIDEr above.
+    confidence: 95 % intervals.
+    not_run: reason of each metric without a value.
+    captions: by image id.
+    n: images that were scored.
     """
 
     metrics: dict[str, float]

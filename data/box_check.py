@@ -72,8 +72,10 @@ def require_boxes(
 ) -> None:
     """Raise ConventionError unless x1 y1 x2 y2 boxes are ordered and inside an image.
 
-    boxes: (R, 4); size: width and height in pixels; order: in which the file has them; option: the
-    one that names another order, empty if there is none.
+    boxes: (R, 4).
+    size: width and height in pixels.
+    order: in which the file has them.
+    option: the one that names another order, empty if there is none.
     """
     early, outside = _misfits(boxes, size)
     misfits = early if early.any() else outside

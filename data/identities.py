@@ -70,8 +70,10 @@ class Identities:
     ) -> "KeyReader":
         """Return the reader of the keys of one file.
 
-        what: name of the file in messages; prefer: what the format of the file defines a number to
-        be that fits two images, if nothing is set; remedy: what to do if nothing defines it.
+        what: name of the file in messages.
+        prefer: what the format of the file defines a number to be that fits two images, if nothing
+            is set.
+        remedy: what to do if nothing defines it.
         """
         return KeyReader(self, what, self._numbers, prefer, remedy)
 

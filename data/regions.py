@@ -17,11 +17,12 @@ class Regions:
     boxes: (R, 4) float32, x1 y1 x2 y2 in pixels of the original image.
     features: (R, F) float32 or float16.
     scores: (R,) float32 in [0, 1], the detector's confidence.
-    class_ids: (R,) int32; attribute_ids: (R,) int32, or None if the detector has no attributes.
+    class_ids: (R,) int32.
+    attribute_ids: (R,) int32, or None if the detector has no attributes.
     attribute_scores: (R,) float32 in [0, 1], their confidence, or None where it is not known.
     width, height: size of the original image in pixels.
     relations: (E, 3) int32, the rows of a subject and of an object and the label of their relation,
-    from 1 on; None where none were predicted.
+        from 1 on; None where none were predicted.
     """
 
     boxes: NDArray[np.float32]

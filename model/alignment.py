@@ -113,7 +113,9 @@ class BilinearMask(nn.Module):
     def forward(self, hidden: Tensor, keys: Tensor, padding: Tensor) -> Tensor:
         """Return keep probabilities m (B, H, Q, R), 1 on padding.
 
-        hidden: (B or 1, Q, D); keys: (B, H, R, d); padding: (B, 1 or H, 1, R), of `padding_bias`.
+        hidden: (B or 1, Q, D).
+        keys: (B, H, R, d).
+        padding: (B, 1 or H, 1, R), of `padding_bias`.
         """
         # (B, Q, D) -> (B, H, Q, d)
         query = at_least_float32(self.query(hidden).unflatten(-1, (self.heads, -1)).transpose(1, 2))
@@ -179,9 +181,10 @@ class Gate(nn.Module):
 class AlignedAttention:
     """Attention of one layer before and after alignment.
 
-    original, used: (B, H, Q, R), softmax weights and the weights applied; keep: (B, H, Q, R), the
-    mask m, None in a layer without one; gate: (B, H, Q, 1), None unless the aligned pass fuses by
-    a gate; chosen: (B, H, Q, R), one-hot locations of hard attention, None of an expected context.
+    original, used: (B, H, Q, R), softmax weights and the weights applied.
+    keep: (B, H, Q, R), the mask m, None in a layer without one.
+    gate: (B, H, Q, 1), None unless the aligned pass fuses by a gate.
+    chosen: (B, H, Q, R), one-hot locations of hard attention, None of an expected context.
     """
 
     original: Tensor
@@ -232,8 +235,9 @@ class DecoderPass:
 class RegionProjection:
     """Regions as one cross-attention reads them, projected once for all K captions of an image.
 
-    keys, values: (B, H, R, d); region_mask: (B, R) bool, True where a region exists; mask_keys:
-    projection for the mask network, None without one.
+    keys, values: (B, H, R, d).
+    region_mask: (B, R) bool, True where a region exists.
+    mask_keys: projection for the mask network, None without one.
     """
 
     keys: Tensor
@@ -251,8 +255,9 @@ class RegionProjection:
 class Alignment(nn.Module):
     """Mask network, perturbation and fusion of one attention layer.
 
-    hidden_width: width of the decoder's state; region_width: width of the encoder's output; heads,
-    head_width: of the attention to align (one head for an LSTM's attention).
+    hidden_width: width of the decoder's state.
+    region_width: width of the encoder's output.
+    heads, head_width: of the attention to align (one head for an LSTM's attention).
     """
 
     def __init__(

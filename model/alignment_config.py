@@ -35,10 +35,11 @@ class FusionInputs:
 class Fusion:
     """One fusion.
 
-    equation: as the documentation prints it; fuse: from attention alpha and evidence alpha^m,
-    (B, H, Q, R) each, to alpha^a, None for attention that is left as it is; learned: True if the
-    share of alpha is a network's (Eq. 10), which is then recorded and shown; settings: fields of
-    `model.alignment` that act with this fusion alone.
+    equation: as the documentation prints it.
+    fuse: from attention alpha and evidence alpha^m, (B, H, Q, R) each, to alpha^a, None for
+        attention that is left as it is.
+    learned: True if the share of alpha is a network's (Eq. 10), which is then recorded and shown.
+    settings: fields of `model.alignment` that act with this fusion alone.
     """
 
     name: str

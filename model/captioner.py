@@ -32,8 +32,9 @@ class SpecialTokens:
 class Memory:
     """Encoded form of B images.
 
-    states: (B, R, D), output of the encoder; region_mask: (B, R) bool, True where a region exists;
-    projections: of the states, one per attention layer, shared by all captions of an image;
+    states: (B, R, D), output of the encoder.
+    region_mask: (B, R) bool, True where a region exists.
+    projections: of the states, one per attention layer, shared by all captions of an image.
     members: memories of the captioners of an ensemble.
     """
 
@@ -59,10 +60,12 @@ class Memory:
 class DecoderState:
     """State of a decoder between two steps; a step returns a new state and leaves the old one.
 
-    memory: of the B images; rows_per_image: K; members: states of the captioners of an ensemble.
+    memory: of the B images.
+    rows_per_image: K.
+    members: states of the captioners of an ensemble.
     tensors: contents known to the captioner alone, such as h and c of an LSTM; the first axis of
-    each is the N = B * K rows, those of an image next to each other. cache: of a Transformer, None
-    before the first token.
+        each is the N = B * K rows, those of an image next to each other.
+    cache: of a Transformer, None before the first token.
     """
 
     memory: Memory
@@ -172,8 +175,9 @@ class Captioner(Protocol):
     def encode(self, features: Tensor, boxes: Tensor, region_mask: Tensor) -> Memory:
         """Encode B images.
 
-        features: (B, R, F) float; boxes: (B, R, 5) float, x1, y1, x2, y2 and share of the area,
-        all in [0, 1]; region_mask: (B, R) bool.
+        features: (B, R, F) float.
+        boxes: (B, R, 5) float, x1, y1, x2, y2 and share of the area, all in [0, 1].
+        region_mask: (B, R) bool.
         """
 
     def start(self, memory: Memory, rows_per_image: int) -> DecoderState:

@@ -126,12 +126,16 @@ class Erasure:
     """Means over words of one order of the regions, in nats; None where undefined.
 
     comprehensiveness: loss of log-probability without the first regions, higher if the word depends
-    on them; sufficiency: loss with the first regions alone, lower if they suffice. Both are means
-    over the numbers of regions. shapley: Kendall's tau with exact Shapley values, over `exact`
-    words of images of at most EXACT_REGIONS regions. all_removed: loss without any region. words:
-    <eos> included, but not the end of a caption of `transformers`. deletion, insertion: the loss
-    without the first share of the regions and with it alone, at each of `shares`. of_images: words,
-    and sums of comprehensiveness and sufficiency over them, of each image.
+        on them.
+    sufficiency: loss with the first regions alone, lower if they suffice.
+    Both are means over the numbers of regions.
+    shapley: Kendall's tau with exact Shapley values, over `exact` words of images of at most
+        EXACT_REGIONS regions.
+    all_removed: loss without any region.
+    words: <eos> included, but not the end of a caption of `transformers`.
+    deletion, insertion: the loss without the first share of the regions and with it alone, at each
+        of `shares`.
+    of_images: words, and sums of comprehensiveness and sufficiency over them, of each image.
     """
 
     order: str
@@ -235,8 +239,9 @@ def _means(order: str, images: list[Tensor]) -> Erasure:
 def _curves(losses: Tensor, steps: Tensor, regions: int, nothing: Tensor) -> Tensor:
     """Return the losses of both kinds at SHARES, (..., 2 * len(SHARES)), on the lines between.
 
-    losses: (..., K, 2) at each of (K,) steps; nothing: (...), without any region, or NaN. Beyond
-    the outermost measured shares, a curve is level.
+    losses: (..., K, 2) at each of (K,) steps.
+    nothing: (...), without any region, or NaN.
+    Beyond the outermost measured shares, a curve is level.
     """
     whole = torch.zeros_like(nothing)
     ends = torch.stack((torch.stack((whole, nothing), -1), torch.stack((nothing, whole), -1)), -1)

@@ -122,10 +122,13 @@ def gradients_of(probabilities: Tensor, states: Tensor) -> RegionGradients:
 class LayerFaithfulness:
     """Means over the tokens of all captions of one decoder layer; None where undefined.
 
-    layer: 1 is the lowest; words: number of tokens, <eos> included; attention, aligned, evidence:
-    Kendall's tau of alpha, alpha^a and 1 - m, averaged over heads, with gradient importance;
-    divergence: JSD(alpha, alpha^a) in nats, alpha^a renormalised, per head; keep, gate: means of m
-    and g; constant: tokens with equal 1 - m for all regions.
+    layer: 1 is the lowest.
+    words: number of tokens, <eos> included.
+    attention, aligned, evidence: Kendall's tau of alpha, alpha^a and 1 - m, averaged over heads,
+        with gradient importance.
+    divergence: JSD(alpha, alpha^a) in nats, alpha^a renormalised, per head.
+    keep, gate: means of m and g.
+    constant: tokens with equal 1 - m for all regions.
     """
 
     layer: int

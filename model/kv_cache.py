@@ -32,8 +32,11 @@ class KVCache:
 
     pools: one per layer, (2, G, H, S, d) float, keys and values; a step writes into them.
     bias: (N, S) float, a summand of scores: 0 at the slots of a row's own tokens, else -inf.
-    numbers: (S,) int64, from 0. tokens: number of tokens of a row; filled: slots of this state.
-    slots: (K,) int64, of the newest token of each row of a group; position: (1,) int64, its own.
+    numbers: (S,) int64, from 0.
+    tokens: number of tokens of a row.
+    filled: slots of this state.
+    slots: (K,) int64, of the newest token of each row of a group.
+    position: (1,) int64, its own.
     """
 
     pools: tuple[Tensor, ...]

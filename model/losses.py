@@ -23,9 +23,10 @@ from a2cap.model.captioners.encoder_decoder import EncoderDecoder
 class MaskStatistics:
     """Health of the masks; scalars without gradient, means over tokens.
 
-    keep: mean m of the perturbed pass (healthy between .5 and .98); gate: mean g of the aligned
-    pass, None without a gate; penalty: of Eq. 4 before lambda; harm: L(perturbed) - L(aligned) in
-    nats per token, the cost of masking.
+    keep: mean m of the perturbed pass (healthy between .5 and .98).
+    gate: mean g of the aligned pass, None without a gate.
+    penalty: of Eq. 4 before lambda.
+    harm: L(perturbed) - L(aligned) in nats per token, the cost of masking.
     """
 
     keep: Tensor
@@ -38,9 +39,11 @@ class MaskStatistics:
 class TwoLosses:
     """Both losses of a batch.
 
-    caption: nats per token; mask, statistics: None without masks; tokens: int64 scalar, number of
-    tokens, the weight of this batch among others (gradient accumulation, ranks). penalties: what
-    the captioner adds to its caption loss, by name.
+    caption: nats per token.
+    mask, statistics: None without masks.
+    tokens: int64 scalar, number of tokens, the weight of this batch among others (gradient
+        accumulation, ranks).
+    penalties: what the captioner adds to its caption loss, by name.
     """
 
     caption: Tensor

@@ -64,12 +64,15 @@ _FILES: Mapping[Part, str] = {"training": CAPTIONER[0], "evaluation": METRICS}
 class RunResult:
     """A training with one of its evaluations; either may be missing.
 
-    name: `runtime.name`, "" for none. state: done; running or unfinished for a training that has no
-    result yet; damaged if metrics.json differs from its manifest; unreadable without a manifest
-    that can be read. date: seconds since the epoch, of the last result. fields: all settings by
-    their dotted names, "phase", "trained on", and "data of STAGE", the digest of what a stage reads
-    from outside. changed: names of the settings that differ from the default. scores: content of
-    metrics.json. size: bytes of both folders.
+    name: `runtime.name`, "" for none.
+    state: done; running or unfinished for a training that has no result yet; damaged if
+        metrics.json differs from its manifest; unreadable without a manifest that can be read.
+    date: seconds since the epoch, of the last result.
+    fields: all settings by their dotted names, "phase", "trained on", and "data of STAGE", the
+        digest of what a stage reads from outside.
+    changed: names of the settings that differ from the default.
+    scores: content of metrics.json.
+    size: bytes of both folders.
     """
 
     name: str

@@ -30,8 +30,10 @@ class CaptionAttention:
 
     original, aligned: (L, R) float32; rows of aligned sum to more than 1 unless renormalised.
     keep: (L, R) float32, the mask m in (0, 1); None without alignment, aligned is then the
-    original. gate: (L,) float32; None if the fusion has no gate. layers: the same per layer
-    with an axis of the H heads before all others, lowest first; not in a file.
+        original.
+    gate: (L,) float32; None if the fusion has no gate.
+    layers: the same per layer with an axis of the H heads before all others, lowest first; not in a
+        file.
     """
 
     original: NDArray[np.float32]

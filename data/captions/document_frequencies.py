@@ -30,7 +30,8 @@ class DocumentFrequencies:
 
     words: by id, the vocabulary's words with their token ids, then all other reference words.
     ngrams: (M, 4) int32 ids of `words`, -1 after the end of a shorter n-gram; sorted by length,
-    then by ids. counts: (M,) int32 in [1, documents], images that contain the n-gram;
+        then by ids.
+    counts: (M,) int32 in [1, documents], images that contain the n-gram.
     caption_counts: (M,) int32 in [1, captions].
     """
 

@@ -31,10 +31,12 @@ class Label:
 class LabelledImage:
     """One image and its N labelled boxes.
 
-    file: image file. boxes: (N, 4) float32 x1 y1 x2 y2 in pixels, inside the image and with an
-    area. class_ids: (N,) int64 from 0. attribute_ids: of each box, any number, from 0. crowd: (N,)
-    bool, True if the box contains many objects of its class: it is not trained on, and a detection
-    inside it is neither right nor wrong.
+    file: image file.
+    boxes: (N, 4) float32 x1 y1 x2 y2 in pixels, inside the image and with an area.
+    class_ids: (N,) int64 from 0.
+    attribute_ids: of each box, any number, from 0.
+    crowd: (N,) bool, True if the box contains many objects of its class: it is not trained on, and
+        a detection inside it is neither right nor wrong.
     """
 
     image_id: str
@@ -51,8 +53,9 @@ class LabelledImage:
 class DetectionData:
     """Labelled images ordered by id, and the names of classes and attributes.
 
-    classes, attributes: name of each id. skipped: annotated images that cannot be used. dropped:
-    number of other left-out labels by reason.
+    classes, attributes: name of each id.
+    skipped: annotated images that cannot be used.
+    dropped: number of other left-out labels by reason.
     """
 
     classes: tuple[str, ...]

@@ -15,8 +15,11 @@ from a2cap.data.scenes.objects import SceneObject
 class Scene:
     """The content of one image.
 
-    image_id: 12 decimal digits; side: width and height in pixels; objects: back to front; clutter:
-    behind them; captions: five, each a tuple of words with the indices of their objects.
+    image_id: 12 decimal digits.
+    side: width and height in pixels.
+    objects: back to front.
+    clutter: behind them.
+    captions: five, each a tuple of words with the indices of their objects.
     """
 
     image_id: str

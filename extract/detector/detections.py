@@ -29,9 +29,10 @@ image. All are those of py-faster-rcnn, detectron2 and torchvision."""
 class Detections:
     """K objects of one image, by falling score.
 
-    boxes: (K, 4) float32, x1 y1 x2 y2 in the image's own pixels; scores: (K,) float32 in [0, 1];
-    class_ids: (K,) int64 from 0; attribute_logits: (K, attributes) float32, or None without an
-    attribute head.
+    boxes: (K, 4) float32, x1 y1 x2 y2 in the image's own pixels.
+    scores: (K,) float32 in [0, 1].
+    class_ids: (K,) int64 from 0.
+    attribute_logits: (K, attributes) float32, or None without an attribute head.
     """
 
     boxes: NDArray[np.float32]

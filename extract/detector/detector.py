@@ -98,10 +98,12 @@ class Detector(nn.Module):
     ) -> tuple[DetectedRegions, Tensor]:
         """Detect the regions of B images without waiting for a GPU.
 
-        images: (b, 3, H, W) float32 each, of any sizes, B in all; factors: (B, 4) float32, as of
-        `Proposals`; selection: one that does not wait. Returns `selection.max_regions` regions an
-        image, padded, and (B, 3) int64: regions proposed, regions selected, and 1 if the result
-        is that of `forward`, which is 0 in rare images.
+        images: (b, 3, H, W) float32 each, of any sizes, B in all.
+        factors: (B, 4) float32, as of `Proposals`.
+        selection: one that does not wait.
+        Returns `selection.max_regions` regions an image, padded, and (B, 3) int64: regions
+        proposed, regions selected, and 1 if the result is that of `forward`, which is 0 in rare
+        images.
         """
         maps = [features for batch in images for features in self.backbone(batch).split(1)]
         proposals = Proposals.stacked(
@@ -151,8 +153,9 @@ class Detector(nn.Module):
     def predict(self, features: Tensor, rois: Tensor, *, roi_size: int) -> RegionPredictions:
         """Return feature, class and attribute of each region, in order.
 
-        features: (B, C, h, w); rois: (K, 5) float32, image index in [0, B) and x1 y1 x2 y2 in
-        scaled pixels; roi_size: cells per side into which a region is pooled.
+        features: (B, C, h, w).
+        rois: (K, 5) float32, image index in [0, B) and x1 y1 x2 y2 in scaled pixels.
+        roi_size: cells per side into which a region is pooled.
         """
         heads = self.roi_heads
         if self.shares_cells(features, rois):

@@ -67,9 +67,10 @@ class ScoredAnchors:
 class Proposals:
     """Proposals of one image, or of B with B first in each shape.
 
-    boxes: (N, 4) float32 x1 y1 x2 y2 in scaled pixels, by falling score; is_proposed: (N,) bool,
-    False for padding; is_final: () bool, False if suppression had too few rounds; factors: (4,)
-    float32, scaled pixels per original pixel of x y x y.
+    boxes: (N, 4) float32 x1 y1 x2 y2 in scaled pixels, by falling score.
+    is_proposed: (N,) bool, False for padding.
+    is_final: () bool, False if suppression had too few rounds.
+    factors: (4,) float32, scaled pixels per original pixel of x y x y.
     """
 
     boxes: Tensor
@@ -179,7 +180,8 @@ def padded_proposals(
 ) -> Proposals:
     """Return the proposals that `select_proposals` returns, without waiting for a GPU.
 
-    scored: of one image; factors: as of `Proposals`.
+    scored: of one image.
+    factors: as of `Proposals`.
     """
     logits, deltas = scored.logits[0], scored.deltas[0]
     boxes, _, usable = _candidates(logits, deltas, scored.anchors, size=size, meta=meta)

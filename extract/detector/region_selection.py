@@ -25,10 +25,13 @@ MARGIN = 8
 class DetectedRegions:
     """N regions of each of B images.
 
-    boxes: (B, N, 4) x1 y1 x2 y2 in original pixels; features: (B, N, F); probabilities:
-    (B, N, classes); attributes: (B, N, 2) of id and probability, or (B, N, 0) without an attribute
-    head. All float32. is_exact: (B, N) bool, False where only boxes and rough probabilities are
-    known; is_proposed: (B, N) bool, False for padding.
+    boxes: (B, N, 4) x1 y1 x2 y2 in original pixels.
+    features: (B, N, F).
+    probabilities: (B, N, classes).
+    attributes: (B, N, 2) of id and probability, or (B, N, 0) without an attribute head.
+    is_exact: (B, N) bool, False where only boxes and rough probabilities are known.
+    is_proposed: (B, N) bool, False for padding.
+    All but the last two are float32.
     """
 
     boxes: Tensor
@@ -158,9 +161,11 @@ def surviving_confidence(
 ) -> Tensor:
     """Return the best probability of each region among the classes in which it survives, (B, N).
 
-    probabilities: (B, N, C); overlapping: (B, N, N) bool; is_proposed: (B, N) bool. Pairs below
-    floor are ignored, so a region whose classes are all below gets 0. All classes of all images
-    step through their rankings together.
+    probabilities: (B, N, C).
+    overlapping: (B, N, N) bool.
+    is_proposed: (B, N) bool.
+    Pairs below floor are ignored, so a region whose classes are all below gets 0. All classes of
+    all images step through their rankings together.
     """
     images, regions, classes = probabilities.shape
     candidates = probabilities.transpose(1, 2).reshape(-1, regions)  # (B, N, C) -> (B * C, N)

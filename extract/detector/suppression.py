@@ -63,9 +63,11 @@ def nms_in_rounds(
 ) -> tuple[Tensor, Tensor]:
     """Drop boxes as `nms` does, in tensors whose shapes depend on no value.
 
-    boxes: (N, 4) float32, continuous edges, by falling score; usable: (N,) bool, False for boxes to
-    ignore; threshold: as of `nms`. Returns which are kept, (N,) bool, and whether these are final,
-    () bool: more rounds would not change them.
+    boxes: (N, 4) float32, continuous edges, by falling score.
+    usable: (N,) bool, False for boxes to ignore.
+    threshold: as of `nms`.
+    Returns which are kept, (N,) bool, and whether these are final, () bool: more rounds would not
+    change them.
     """
     x1, y1, x2, y2 = boxes.unbind(dim=1)
     areas = (x2 - x1) * (y2 - y1)

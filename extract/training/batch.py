@@ -22,7 +22,8 @@ class LabelledBatch:
 
     images: (B, 3, H, W) float32, BGR minus the mean, padded right and below with 0.
     sizes: of the images without padding.
-    boxes: (N, 4) float32 each, x1 y1 x2 y2 in scaled pixels; class_ids: (N,) int64 each.
+    boxes: (N, 4) float32 each, x1 y1 x2 y2 in scaled pixels.
+    class_ids: (N,) int64 each.
     attribute_ids: (N, A) int64 each, rows padded with NO_ATTRIBUTE.
     crowds: (M, 4) float32 each, boxes of crowds.
     """

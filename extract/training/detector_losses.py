@@ -20,8 +20,8 @@ BEND = 1 / 9
 class DetectorLosses:
     """The five losses of a batch, () float32 each.
 
-    objectness, proposal_boxes: of the proposal network; classes, boxes, attributes: of the heads;
-    attributes is 0 where none is known.
+    objectness, proposal_boxes: of the proposal network.
+    classes, boxes, attributes: of the heads; attributes is 0 where none is known.
     """
 
     objectness: Tensor
@@ -44,8 +44,11 @@ class DetectorLosses:
 class Samples:
     """K anchors or regions of a batch of B images on which one step trains.
 
-    images: (K,) int64, index of the image; count: B. boxes: (K, 4) float32, the anchors or
-    regions; deltas: (K, 4), those of the true boxes, 0 where there is none; foreground: (K,) bool.
+    images: (K,) int64, index of the image.
+    count: B.
+    boxes: (K, 4) float32, the anchors or regions.
+    deltas: (K, 4), those of the true boxes, 0 where there is none.
+    foreground: (K,) bool.
     """
 
     images: Tensor

@@ -44,8 +44,10 @@ _COUNTERS = "num_batches_tracked"
 class Sampling:
     """Numbers of samples per image.
 
-    anchors, regions: at most; anchor_positives, region_positives: largest foreground part of them;
-    proposals: from which regions are sampled; roi_size: cells per side.
+    anchors, regions: at most.
+    anchor_positives, region_positives: largest foreground part of them.
+    proposals: from which regions are sampled.
+    roi_size: cells per side.
     """
 
     anchors: int

@@ -28,8 +28,11 @@ logger = logging.getLogger(__name__)
 class Layout:
     """A published layout.
 
-    origin: the meta's; anchors: per cell; has_caffe_rows: background first and two logits per
-    anchor; has_anchors: stored with the weights. None: both occur.
+    origin: the meta's.
+    anchors: per cell.
+    has_caffe_rows: background first and two logits per anchor.
+    has_anchors: stored with the weights.
+    None: both occur.
     """
 
     origin: str

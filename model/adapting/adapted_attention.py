@@ -85,8 +85,10 @@ def recording(columns: Tensor | None = None) -> Iterator[Recorded]:
 class CrossInputs:
     """What a cross-attention reads.
 
-    hidden: (B, Q, D), the decoder's states; regions: (B, R, F), the encoder's output; cache: the
-    KV cache of `transformers`, or None; is_cached: True if it holds the keys of these regions.
+    hidden: (B, Q, D), the decoder's states.
+    regions: (B, R, F), the encoder's output.
+    cache: the KV cache of `transformers`, or None.
+    is_cached: True if it holds the keys of these regions.
     """
 
     hidden: Tensor

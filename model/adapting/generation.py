@@ -118,7 +118,8 @@ def force_caption(
 ) -> GeneratedCaption:
     """Return a given caption of one image, with its log-probability and attention at each token.
 
-    inputs: of `model.generate`, for one image; tokens: without prompt and end.
+    inputs: of `model.generate`, for one image.
+    tokens: without prompt and end.
     """
     columns = image_columns(model, inputs)
     with recording(None if columns is None else padded(columns)) as recorded:
@@ -139,10 +140,11 @@ def kept_token_log_probs(
 ) -> Tensor:
     """Compute the log-probability of each token given S subsets of the image's tokens, (S, L).
 
-    inputs, tokens: as for `force_caption`; kept: (S, N) bool, of the N tokens to which that records
-    attention, none in a row being allowed; rows: most of them at once. Those of a row without
-    removed tokens are the model's own, bit for bit. The image encoder sees the whole image: a token
-    that is kept may tell of one that is not.
+    inputs, tokens: as for `force_caption`.
+    kept: (S, N) bool, of the N tokens to which that records attention, none in a row being allowed.
+    rows: most of them at once.
+    Those of a row without removed tokens are the model's own, bit for bit. The image encoder sees
+    the whole image: a token that is kept may tell of one that is not.
     """
     columns = image_columns(model, inputs)
     # the words of BLIP-2 have columns, the image of its Q-Former has all keys

@@ -52,9 +52,11 @@ def padded(columns: Sequence[Tensor], value: int = 0) -> Tensor:
 class ImageColumns:
     """The image's part of the keys of one self-attention.
 
-    positions: (B, N) int64, padded with 0; exists: (B, N) bool, False on this padding; last: (B,)
-    int64, the last of each prompt; first: the least of these; mask_keys: projection of the image's
-    states for the mask network.
+    positions: (B, N) int64, padded with 0.
+    exists: (B, N) bool, False on this padding.
+    last: (B,) int64, the last of each prompt.
+    first: the least of these.
+    mask_keys: projection of the image's states for the mask network.
     """
 
     positions: Tensor

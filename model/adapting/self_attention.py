@@ -54,9 +54,11 @@ def change_of_states(
 ) -> Tensor:
     """Return what alignment adds to the states of a self-attention, (B, Q, H, d), and record it.
 
-    queries: (B, H, Q, d); values: (B, G, K, d), G groups of heads; attention_mask: (B, 1, Q, K),
-    bool, True where to attend, or the summand of the scores; weigh: from queries and bias
-    (B, 1, Q, K) to weights. Dropout acts on the change by itself, which keeps its expectation.
+    queries: (B, H, Q, d).
+    values: (B, G, K, d), G groups of heads.
+    attention_mask: (B, 1, Q, K), bool, True where to attend, or the summand of the scores.
+    weigh: from queries and bias (B, 1, Q, K) to weights.
+    Dropout acts on the change by itself, which keeps its expectation.
     """
     assert adapted.alignment is not None
     with adapted.running() as now:
@@ -105,7 +107,9 @@ def _align(
 ) -> tuple[AlignedAttention, Tensor]:
     """Align the image's weights of each row; returns also their change, (B, H, Q, N).
 
-    original: (B, H, Q, N); is_read: (B, 1, Q, N) bool. Rows that read no image stay as they are.
+    original: (B, H, Q, N).
+    is_read: (B, 1, Q, N) bool.
+    Rows that read no image stay as they are.
     """
     share = original.sum(dim=-1, keepdim=True)
     alpha = original / share.clamp(min=torch.finfo(share.dtype).tiny)

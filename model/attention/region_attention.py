@@ -62,8 +62,10 @@ def attend(
 class SingleHeadAttention(nn.Module):
     """Attention of one head, w' tanh(key + query) or query' key; its values are the regions.
 
-    key: from regions (B, R, F) to (B, R, width), computed once per image; query: from states (B, K,
-    hidden_width) to (B, K, width); scale: factor of a dot product; choose: of hard attention.
+    key: from regions (B, R, F) to (B, R, width), computed once per image.
+    query: from states (B, K, hidden_width) to (B, K, width).
+    scale: factor of a dot product.
+    choose: of hard attention.
     """
 
     def __init__(

@@ -51,8 +51,10 @@ class AlignedMultiheadAttention(nn.Module):
     ) -> tuple[Tensor, AlignedAttention]:
         """Attend over the regions.
 
-        hidden: (B, Q, D); regions: (B, R, D), keys and values; region_mask: (B, R) bool, True where
-        a region exists. Returns the states (B, Q, D) and the attention before and after alignment.
+        hidden: (B, Q, D).
+        regions: (B, R, D), keys and values.
+        region_mask: (B, R) bool, True where a region exists.
+        Returns the states (B, Q, D) and the attention before and after alignment.
         """
         is_perturbed = self.decoder_pass.perturbed
         others = caption_parameters(self) if is_perturbed else mask_parameters(self)

@@ -47,7 +47,10 @@ class _Rules:
 class _Beams(NamedTuple):
     """K beams of each of B images; empty ones have log-probability -inf.
 
-    tokens: (B, K, t) int64; log_probs: (B, K) float; lengths: (B, K) int64; finished: (B, K) bool.
+    tokens: (B, K, t) int64.
+    log_probs: (B, K) float.
+    lengths: (B, K) int64.
+    finished: (B, K) bool.
     """
 
     tokens: Tensor

@@ -38,10 +38,12 @@ _NAMES = 'name a result of "a2 train", a folder of them, or the YAML file of an 
 class Run:
     """Finished training, or a model of `transformers` beside preprocessed captions.
 
-    name: title in tables. model, features, captions: directories of results. manifest: of the
-    training, or of the captions. images: image id -> file, for a model that reads no features.
-    validation: best validation CIDEr of its epochs, None if it was not measured. metrics: of its
-    evaluation on `evaluated_split`, empty if there is none.
+    name: title in tables.
+    model, features, captions: directories of results.
+    manifest: of the training, or of the captions.
+    images: image id -> file, for a model that reads no features.
+    validation: best validation CIDEr of its epochs, None if it was not measured.
+    metrics: of its evaluation on `evaluated_split`, empty if there is none.
     """
 
     name: str

@@ -183,9 +183,10 @@ class ImageCaptioner:
     ) -> Regions:
         """Return the regions of an image as the captioner's training read them.
 
-        pixels: (H, W, 3) uint8 BGR; boxes: (R, 4) x1 y1 x2 y2 in pixels, of a captioner trained on
-        given boxes, else None; labels: the same boxes with their scores. Raises InputError for an
-        unusable image and for unusable, missing or needless boxes.
+        pixels: (H, W, 3) uint8 BGR.
+        boxes: (R, 4) x1 y1 x2 y2 in pixels, of a captioner trained on given boxes, else None.
+        labels: the same boxes with their scores.
+        Raises InputError for an unusable image and for unusable, missing or needless boxes.
         """
         if (boxes is None) == (self.extract_config.boxes == "given"):
             raise InputError(

@@ -22,9 +22,10 @@ class PreparedStage:
     outputs: names of the files and sealed folders that the work leaves.
     work: bound to its own settings, so that it cannot read any other.
     share: set if several processes can share the work; it does a stripe and returns the number of
-    parts that are then missing. The number of processes is not part of the key.
-    note: how a first run starts, for status and log; begin: copies the
-    checkpoints of a shorter training. With --force, both are ignored.
+        parts that are then missing. The number of processes is not part of the key.
+    note: how a first run starts, for status and log.
+    begin: copies the checkpoints of a shorter training.
+    With --force, the last two are ignored.
     """
 
     name: str

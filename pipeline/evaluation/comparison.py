@@ -33,8 +33,10 @@ Rows = Mapping[str, Mapping[str, Any]]
 class ScoredRun:
     """Scores in the folder of an evaluation.
 
-    metrics: metric -> value over all images. images: image id -> metric -> value.
-    captions, references: by image id. provenance: name -> value.
+    metrics: metric -> value over all images.
+    images: image id -> metric -> value.
+    captions, references: by image id.
+    provenance: name -> value.
     statistics: as `resample` takes them, over the images in the order of their ids.
     """
 

@@ -58,10 +58,11 @@ class EvaluationImages:
     """Everything known about the images besides their captions.
 
     max_regions: largest number of regions that the captioner attends to, None for all.
-    files: image id -> image, None if it is missing. instances: annotated boxes of some images.
-    attention: to the regions at each token, None if it was not computed. layers: image id -> the
-    same of each layer, of some images. certificates: image id -> those of `certify_captions`, of
-    some images.
+    files: image id -> image, None if it is missing.
+    instances: annotated boxes of some images.
+    attention: to the regions at each token, None if it was not computed.
+    layers: image id -> the same of each layer, of some images.
+    certificates: image id -> those of `certify_captions`, of some images.
     """
 
     store: FeatureStore

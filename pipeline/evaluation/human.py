@@ -133,8 +133,9 @@ Counts = NDArray[np.float64]
 class Tally:
     """Result of one criterion for one pair of captioners, positions among the key's names.
 
-    first, tie, second: shares of the answers, which sum to 1. difference: second - first, with its
-    95 % bootstrap interval over the items. agreement: Fleiss' kappa, None with one judge.
+    first, tie, second: shares of the answers, which sum to 1.
+    difference: second - first, with its 95 % bootstrap interval over the items.
+    agreement: Fleiss' kappa, None with one judge.
     """
 
     criterion: str

@@ -35,9 +35,10 @@ _MOST_LETTERS = 0.5
 class References:
     """References of images by id, in the order of their file, as written or as PTB tokens.
 
-    own_ids: ids that the file gives images beside their names. orders: places of the images' first
-    captions in the file. may_be_tokens: True for the form of a2's references.json. rule: of the ids
-    of files, path if their numbers are not different.
+    own_ids: ids that the file gives images beside their names.
+    orders: places of the images' first captions in the file.
+    may_be_tokens: True for the form of a2's references.json.
+    rule: of the ids of files, path if their numbers are not different.
     """
 
     texts: Mapping[str, list[str]]

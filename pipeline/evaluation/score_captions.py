@@ -51,11 +51,16 @@ class ScoredFiles:
     """Captions and references to score, and how.
 
     captions, references: files as `read_captions` and `read_references` take them; None for
-    references beside the captions. allow_missing: permit references without a caption. word_groups:
-    groups of words that are scored separately. scenes: instances.json of generated scenes, to judge
-    what the captions state. instances: COCO's, for CHAIR. tokenizer: as for `tokenize`; None for
-    Unicode words in other scripts than Latin, else PTB tokens. idf: as for `score`. most:
-    references of an image, the first by id; None is all. metrics: further ones, `module:function`.
+        references beside the captions.
+    allow_missing: permit references without a caption.
+    word_groups: groups of words that are scored separately.
+    scenes: instances.json of generated scenes, to judge what the captions state.
+    instances: COCO's, for CHAIR.
+    tokenizer: as for `tokenize`; None for Unicode words in other scripts than Latin, else PTB
+        tokens.
+    idf: as for `score`.
+    most: references of an image, the first by id; None is all.
+    metrics: further ones, `module:function`.
     caption_column, reference_columns: names of the fields, None for those that are known.
     """
 

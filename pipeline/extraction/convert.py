@@ -53,12 +53,14 @@ def convert(
 ) -> Conversion:
     """Convert `source`, whose format is detected, to `target`; continue or find an earlier run.
 
-    sizes: folder of the images or a COCO file, for formats without image sizes; prefix: of LXMERT's
-    names; reading: what the source does not state; rule: of the ids of files with sizes;
-    relations: a file of relations of these regions, without which an image is skipped. Raises
-    InputError for relations of other regions, if the target exists, the format of the source is
-    unknown, too many of its images are unusable or most are of another convention, and StoreError
-    if the result differs from the source.
+    sizes: folder of the images or a COCO file, for formats without image sizes.
+    prefix: of LXMERT's names.
+    reading: what the source does not state.
+    rule: of the ids of files with sizes.
+    relations: a file of relations of these regions, without which an image is skipped.
+    Raises InputError for relations of other regions, if the target exists, the format of the source
+    is unknown, too many of its images are unusable or most are of another convention, and
+    StoreError if the result differs from the source.
     """
     arguments = {"form": form, "dtype": dtype, "sizes": str(sizes), "prefix": prefix}
     way = reading or Reading()

@@ -27,8 +27,9 @@ _TRIED = 20
 class ImportedFeatures:
     """Region features to import.
 
-    path: a store, the result of `a2 extract`, or what `a2 convert` reads; sizes: image folder or
-    COCO file, for formats without image sizes; image_ids: the images that need features;
+    path: a store, the result of `a2 extract`, or what `a2 convert` reads.
+    sizes: image folder or COCO file, for formats without image sizes.
+    image_ids: the images that need features.
     identities: ids that the annotations give them.
     """
 

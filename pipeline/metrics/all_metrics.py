@@ -85,10 +85,11 @@ class Scores:
     not_run: metric -> reason why it has no value.
     confidence: metric -> ends of its 95 % bootstrap interval.
     statistics: family ("BLEU", "METEOR", "truth", "CHAIR") -> image id -> numbers whose sums over
-    images give its metrics; the other metrics are means of `per_image`.
+        images give its metrics; the other metrics are means of `per_image`.
     spice: SPICE category (Relation, Cardinality, Attribute, Size, Color, Object) -> mean F-score
-    over the images whose references have it. spice_per_image: image id -> category -> F-score, None
-    if the references do not have it. idf: source of CIDEr's document frequencies.
+        over the images whose references have it.
+    spice_per_image: image id -> category -> F-score, None if the references do not have it.
+    idf: source of CIDEr's document frequencies.
     """
 
     metrics: dict[str, float]

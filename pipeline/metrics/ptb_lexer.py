@@ -54,8 +54,9 @@ def _unpacked(class_file: bytes, *positions: int) -> NDArray[np.int64]:
 class Automaton:
     """Tables of PTBLexer.
 
-    classes: class of each UTF-16 code unit. rows: start of each state's row in `following`;
-    following[row + class]: next state, -1 for none. attributes, rules: of each state.
+    classes: class of each UTF-16 code unit.
+    rows: start of each state's row in `following`; following[row + class]: next state, -1 for none.
+    attributes, rules: of each state.
     """
 
     classes: list[int]

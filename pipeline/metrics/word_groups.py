@@ -20,9 +20,9 @@ from a2cap.pipeline.metrics.ngrams import Floats
 class GroupCounts(NamedTuple):
     """Counts of one group in one image; sums over images give its scores.
 
-    predicted, correct: words of the caption, and those that a reference has as often. expected,
-    recalled: words of all references, and those that the caption has. images: 1 if the references
-    have words of the group.
+    predicted, correct: words of the caption, and those that a reference has as often.
+    expected, recalled: words of all references, and those that the caption has.
+    images: 1 if the references have words of the group.
     """
 
     predicted: int

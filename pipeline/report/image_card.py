@@ -62,11 +62,14 @@ class ImageCard:
 
     image: its file, or None if it is missing; the report then draws the boxes alone.
     width, height: in pixels, after EXIF rotation; boxes refer to that.
-    boxes: (R, 4), x1 y1 x2 y2. names: category of each region, empty if unknown.
-    scores: (R,) confidence, or None. attention: at each token of the caption, or None.
-    truth: annotated boxes, or None. is_grid: the boxes are the cells of an area, row by row,
-    as `data.regions.is_grid` finds. certificates: (L, 2) or (L, 3), probability of each token given
-    all regions, without the one that is attended to most, and without that after alignment.
+    boxes: (R, 4), x1 y1 x2 y2.
+    names: category of each region, empty if unknown.
+    scores: (R,) confidence, or None.
+    attention: at each token of the caption, or None.
+    truth: annotated boxes, or None.
+    is_grid: the boxes are the cells of an area, row by row, as `data.regions.is_grid` finds.
+    certificates: (L, 2) or (L, 3), probability of each token given all regions, without the one
+        that is attended to most, and without that after alignment.
     """
 
     image: Path | None

@@ -52,13 +52,18 @@ class Baseline:
 class Evaluation:
     """Captions of a set of images, their scores, and everything else that the report shows.
 
-    captions, references: by image id, in the order of display. skipped: image id -> reason.
-    statistics: of the captions. provenance: name -> value, in the order of display.
+    captions, references: by image id, in the order of display.
+    skipped: image id -> reason.
+    statistics: of the captions.
+    provenance: name -> value, in the order of display.
     beams: captions with the scores that ranked them, best first. beams and grounding are empty for
-    captions that were read from a file. judged: captions of generated scenes. baseline: another
-    evaluation to compare with. facts: model, data and command in the header of the report,
-    name -> value. curve: of the training. keys: ids of images as their files have them. erasure: of
-    some images, for each order of what the captioner attends to.
+        captions that were read from a file.
+    judged: captions of generated scenes.
+    baseline: another evaluation to compare with.
+    facts: model, data and command in the header of the report, name -> value.
+    curve: of the training.
+    keys: ids of images as their files have them.
+    erasure: of some images, for each order of what the captioner attends to.
     """
 
     title: str

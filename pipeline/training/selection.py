@@ -26,8 +26,9 @@ _ZERO = 1e-6
 class Selection:
     """The best epoch so far.
 
-    score, loss: of its validation; step: at its end, None before the first epoch; stale: epochs
-    without a better score that count against patience.
+    score, loss: of its validation.
+    step: at its end, None before the first epoch.
+    stale: epochs without a better score that count against patience.
     """
 
     score: float = -1.0

@@ -15,11 +15,12 @@ from a2cap.pipeline.training.selection import Selection
 class TrainingSummary:
     """What a finished training did.
 
-    epochs, updates: that it made, of at most `most_epochs`; patience: epochs without a better score
-    after which it ended, None if it made all epochs. best_epoch: the epoch that was kept, by its
-    `score`, the figure `selected_by`. first_lr, last_lr: of the first and the last update;
-    warmup_updates: updates of it in the warm-up. data: numbers of what it was trained on, such as
-    images and captions.
+    epochs, updates: that it made, of at most `most_epochs`.
+    patience: epochs without a better score after which it ended, None if it made all epochs.
+    best_epoch: the epoch that was kept, by its `score`, the figure `selected_by`.
+    first_lr, last_lr: of the first and the last update.
+    warmup_updates: updates of it in the warm-up.
+    data: numbers of what it was trained on, such as images and captions.
     """
 
     epochs: int

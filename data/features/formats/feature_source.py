@@ -60,8 +60,11 @@ class Reading:
     """How files are read whose arrays do not state it.
 
     sizes: returns width and height in pixels by image id, for layouts without them, None if they
-    are unknown; order: of the numbers of a box; number_type: of features in base64; ids: returns
-    the id of an image by its name, by default that of the file, or the id in files of a2.
+        are unknown.
+    order: of the numbers of a box.
+    number_type: of features in base64.
+    ids: returns the id of an image by its name, by default that of the file, or the id in files of
+        a2.
     """
 
     sizes: Callable[[str], Size | None] = lambda name: None

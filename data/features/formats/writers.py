@@ -64,9 +64,10 @@ def _write_milvlg(folder: Path, images: Iterable[ImageFeatures]) -> None:
 class Writer:
     """The writer of a format.
 
-    write: writes images to a file or folder, on which it replaces what a killed run left; has_half:
-    True if features can be float16; is_numbered: True if ids are numbers; is_flat: True if an id is
-    the name of a file.
+    write: writes images to a file or folder, on which it replaces what a killed run left.
+    has_half: True if features can be float16.
+    is_numbered: True if ids are numbers.
+    is_flat: True if an id is the name of a file.
     """
 
     write: Callable[[Path, Iterator[ImageFeatures]], None]
