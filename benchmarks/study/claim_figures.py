@@ -6,13 +6,21 @@ where it is a number.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from a2cap.model.alignment_config import FUSIONS
 from a2cap.pipeline.analysis.figures import Curve, write_curves
 from a2cap.pipeline.analysis.t_interval import Interval
 from benchmarks.study import gru
-from benchmarks.study.grid import DEEP_WEIGHED, DEEP_WEIGHT, DEEP_WEIGHTS, DEEPENED, WEIGHTS
+from benchmarks.study.grid import (
+    DEEP_PHOTOGRAPHED,
+    DEEP_WEIGHED,
+    DEEP_WEIGHT,
+    DEEP_WEIGHTS,
+    DEEPENED,
+    WEIGHTS,
+)
 from benchmarks.study.page import table_cell
 from benchmarks.study.results import Results
 from benchmarks.study.running import CROSS_ENTROPY
@@ -29,20 +37,27 @@ def draw_claims(results: Results, tables: str, folder: Path) -> list[Path]:
     """
     limit = Curve("claimed: all below 0.2", [(layer, 0.2) for layer in LAYERS])
     alpha, evidence = "tau attention", "tau evidence"
-    agreement: Mapping[str, Sequence[Curve]] = {
-        "Fig. 2, without alignment": [*_curves(results, {"none": "α"}, alpha), limit],
-        "Fig. 5, with the gate; claimed: 1−m above α": [
-            *_curves(results, {"gate": "α"}, alpha),
-            limit,
-            *_curves(results, {"gate": "1−m"}, evidence),
-        ],
-    }
+    agreement: dict[str, dict[str, Sequence[Curve]]] = {}
+    moved: dict[str, Sequence[Curve]] = {}
     fusions = {name: name for name in FUSIONS if name != "none"}
-    moved = {"Fig. 6; claimed: more in upper layers": _curves(results, fusions, "millinats")}
+    for part, data in {DEEPENED: "scenes", DEEP_PHOTOGRAPHED: "Flickr8k"}.items():
+        curves = partial(_curves, results, part)
+        agreement[data] = {
+            f"Fig. 2, {data}, without alignment": [*curves({"none": "α"}, alpha), limit],
+            f"Fig. 5, {data}, gate; claimed: 1−m above α": [
+                *curves({"gate": "α"}, alpha),
+                limit,
+                *curves({"gate": "1−m"}, evidence),
+            ],
+        }
+        moved[f"Fig. 6, {data}; claimed: more in upper layers"] = curves(fusions, "millinats")
     x = "decoder layer"
     up = "Kendall's τ with gradient importance"
     return [
-        write_curves(folder / "claims-tau.png", agreement, x_label=x, y_label=up),
+        *(
+            write_curves(folder / f"claims-tau-{data.lower()}.png", panels, x_label=x, y_label=up)
+            for data, panels in agreement.items()
+        ),
         write_curves(
             folder / "claims-divergence.png", moved, x_label=x, y_label="JSD(α, α^a), millinats"
         ),
@@ -85,13 +100,13 @@ def _scores(results: Results) -> list[Curve]:
     return curves
 
 
-def _curves(results: Results, names: Mapping[str, str], value: str) -> list[Curve]:
+def _curves(results: Results, part: str, names: Mapping[str, str], value: str) -> list[Curve]:
     """Return the curve over layers of each label, under its name."""
     curves = []
     for label, name in names.items():
         means: dict[int, Interval] = {}
         for layer in LAYERS:
-            if mean := results.mean(DEEPENED, label, CROSS_ENTROPY, f"layers/{layer}/{value}"):
+            if mean := results.mean(part, label, CROSS_ENTROPY, f"layers/{layer}/{value}"):
                 means[layer] = mean
         if means:
             curves.append(Curve.of_means(name, means))
