@@ -34,11 +34,6 @@ _MISSING = re.compile(
     "|cannot read the folder|nothing to verify|no detector weights at",
     re.IGNORECASE,
 )
-# the others resume after a stop
-_RESTARTED = {
-    *("analyze", "caption", "compare", "detector evaluate", "karpathy", "scenes", "score"),
-    *("serve", "verify"),
-}
 
 
 class Failure(click.ClickException):
@@ -66,6 +61,22 @@ _REMEDIES = {
     errno.EIO: "check the disk, then run the command again",
 }
 """Error of the system -> what to do."""
+
+
+class Restarted(click.Command):
+    """Command that begins again after a stop; any other resumes."""
+
+    def restarts(self, words: list[str]) -> bool:
+        """Return True; words: of the command line."""
+        return True
+
+
+class RestartedWithoutOutput(Restarted):
+    """Command that resumes if it writes a file, unless it is forced."""
+
+    def restarts(self, words: list[str]) -> bool:
+        """Return False for a command line that names an output to continue."""
+        return "--force" in words or not any(word.startswith("--output") for word in words)
 
 
 class Commands(click.Group):
@@ -105,10 +116,9 @@ class Commands(click.Group):
             text = _with_near_names(str(error), ctx.meta[_WORDS])
             raise Failure(text, _EXIT_CODES.get(type(error), EXIT_ERROR)) from error
         except Interrupted as stop:
-            command, words = _invoked(ctx), ctx.meta[_WORDS]
-            has_output = command == "caption" and any(w.startswith("--output") for w in words)
-            resumes = command not in _RESTARTED or (has_output and "--force" not in words)
-            how = "resume" if resumes else "restart"
+            command = self.get_command(ctx, str(ctx.invoked_subcommand))
+            restarts = isinstance(command, Restarted) and command.restarts(ctx.meta[_WORDS])
+            how = "restart" if restarts else "resume"
             text = f"stopped; run the same command again to {how}"
             raise Failure(text, 128 + stop.signal_number) from stop
         except BrokenPipeError:
@@ -186,15 +196,6 @@ def _command_for(word: str) -> str | None:
         return "a2 run -c"
     is_image = suffix in IMAGE_SUFFIXES or "://" in word or Path(word).exists()
     return "a2 caption" if is_image else None
-
-
-def _invoked(ctx: click.Context) -> str:
-    """Return the name of the command, without `a2`."""
-    names = [str(ctx.invoked_subcommand)]
-    while ctx.parent is not None:
-        names.insert(0, str(ctx.info_name))
-        ctx = ctx.parent
-    return " ".join(names)
 
 
 def _move_example_to_the_end(command: click.Command) -> None:

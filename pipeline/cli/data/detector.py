@@ -5,7 +5,7 @@ import json
 import click
 
 from a2cap.data.files.sealed_folder import read_output
-from a2cap.pipeline.cli.commands import EXIT_SKIPPED, Commands
+from a2cap.pipeline.cli.commands import EXIT_SKIPPED, Commands, Restarted
 from a2cap.pipeline.cli.experiment_options import ExperimentOptions, experiment_options
 from a2cap.pipeline.cli.options import force_option, log
 from a2cap.pipeline.cli.output import print_outcome
@@ -50,7 +50,7 @@ def train(options: ExperimentOptions, force: bool) -> None:
             raise click.exceptions.Exit(EXIT_SKIPPED)
 
 
-@detector.command()
+@detector.command(cls=Restarted)
 @experiment_options()
 @click.option(
     "--weights", required=True, help="Weights file of a known layout, or a name of a2 weights."

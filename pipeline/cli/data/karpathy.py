@@ -6,10 +6,11 @@ import click
 
 from a2cap.data.annotations.karpathy_writer import write_karpathy
 from a2cap.data.annotations.split_list import read_keys
+from a2cap.pipeline.cli.commands import Restarted
 from a2cap.pipeline.cli.options import FILE, log, verbose_option
 
 
-@click.command()
+@click.command(cls=Restarted)
 @click.argument("captions", type=FILE, nargs=-1, required=True)
 @click.option("--val", type=FILE, required=True, help="File of validation image ids, one per line.")
 @click.option("--test", type=FILE, required=True, help="File of test image ids, one per line.")

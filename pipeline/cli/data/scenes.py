@@ -8,12 +8,13 @@ import click
 
 from a2cap.data.scenes.captions import CAPTIONS_PER_SCENE
 from a2cap.data.scenes.generate import write_scenes
+from a2cap.pipeline.cli.commands import Restarted
 from a2cap.pipeline.cli.options import FOLDER, log, verbose_option
 from a2cap.pipeline.configuration import override
 from a2cap.pipeline.engine.progress import track
 
 
-@click.command()
+@click.command(cls=Restarted)
 @click.argument("folder", type=FOLDER)
 @click.option(
     "--count", type=int, required=True, help="Number of images: 80 % train, 10 % val, 10 % test."

@@ -31,6 +31,7 @@ from a2cap.pipeline.cli.caption_options import (
     figure_options,
     output_options,
 )
+from a2cap.pipeline.cli.commands import RestartedWithoutOutput
 from a2cap.pipeline.cli.decoding_options import decoding_options, model_option
 from a2cap.pipeline.cli.options import FILE, PATH, require_existing
 from a2cap.pipeline.configuration import Config
@@ -40,7 +41,7 @@ from a2cap.pipeline.runs import find_trainings
 from a2cap.pipeline.weights.captioners import captioner_name
 
 
-@click.command()
+@click.command(cls=RestartedWithoutOutput)
 @click.argument("images", nargs=-1, required=True, type=PATH)
 @model_option
 @click.option(

@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from a2cap.pipeline.captioning.image_captioner import open_captioner
+from a2cap.pipeline.cli.commands import Restarted
 from a2cap.pipeline.cli.decoding_options import decoding_options, model_option
 from a2cap.pipeline.configuration import Config
 from a2cap.pipeline.engine.interruption import stop_between_steps
@@ -13,7 +14,7 @@ from a2cap.pipeline.serving.server import CaptionServer
 from a2cap.pipeline.weights.captioners import captioner_name
 
 
-@click.command()
+@click.command(cls=Restarted)
 @model_option
 @click.option(
     "--port",

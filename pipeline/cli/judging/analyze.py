@@ -12,6 +12,7 @@ from a2cap.pipeline.analysis.grounding import MEASURES, analyse_grounding
 from a2cap.pipeline.analysis.trainings import OpenedRun, Run, read_run, trainings_in
 from a2cap.pipeline.analysis.word_boxes import read_annotations
 from a2cap.pipeline.captioning.adapted.pretrained import pretrained_folder
+from a2cap.pipeline.cli.commands import Restarted
 from a2cap.pipeline.cli.experiment_options import ExperimentOptions, experiment_options
 from a2cap.pipeline.cli.options import FOLDER, PATH, force_option
 from a2cap.pipeline.engine.artifact_names import PREPROCESS, TRAIN_XE
@@ -31,7 +32,7 @@ _COLUMNS = {
 }
 
 
-@click.command()
+@click.command(cls=Restarted)
 @click.argument("runs", nargs=-1, type=PATH)
 @experiment_options()
 @force_option

@@ -8,6 +8,7 @@ import click
 
 from a2cap.data.files.paths import require_folder
 from a2cap.data.image_ids import find_images
+from a2cap.pipeline.cli.commands import Restarted
 from a2cap.pipeline.cli.options import FILE, FOLDER
 from a2cap.pipeline.cli.print_scores import print_differences
 from a2cap.pipeline.engine.artifact_names import REPORT
@@ -16,7 +17,7 @@ from a2cap.pipeline.report.comparison_page import write_comparison
 from a2cap.pipeline.runs import curve_of, find_result, title_of
 
 
-@click.command()
+@click.command(cls=Restarted)
 @click.argument("first", metavar="RUN_A", type=FOLDER)
 @click.argument("second", metavar="RUN_B", type=FOLDER)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -8,7 +8,7 @@ import click
 
 from a2cap.data.annotations.layouts import LAYOUTS
 from a2cap.data.tokenizers import TOKENIZERS
-from a2cap.pipeline.cli.commands import EXIT_SKIPPED
+from a2cap.pipeline.cli.commands import EXIT_SKIPPED, Restarted
 from a2cap.pipeline.cli.options import FILE, FOLDER, force_option, require_existing
 from a2cap.pipeline.cli.print_scores import has_spice, print_differences, print_summary, print_table
 from a2cap.pipeline.evaluation.comparison import compare_scores
@@ -33,7 +33,7 @@ _IMAGES_ALONE = "--images belongs to --output; name a folder, or leave it out"
 _TWO_OBJECTS = "--scenes and --instances both state the objects of images; leave one of them out"
 
 
-@click.command(epilog=f"Forms: {'; '.join(layout.name for layout in LAYOUTS)}.")
+@click.command(cls=Restarted, epilog=f"Forms: {'; '.join(layout.name for layout in LAYOUTS)}.")
 @click.argument("captions", type=FILE, nargs=-1, required=True)
 @click.option(
     "--references",

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import click
 
-from a2cap.pipeline.cli.commands import EXIT_ERROR
+from a2cap.pipeline.cli.commands import EXIT_ERROR, Restarted
 from a2cap.pipeline.cli.options import PATH, artifacts_option, log, verbose_option
 from a2cap.pipeline.upkeep.verify import VerifiedItem
 from a2cap.pipeline.upkeep.verify import verify as verify_items
 
 
-@click.command()
+@click.command(cls=Restarted)
 @click.argument("path", required=False, type=PATH)
 @click.option("--data", is_flag=True, help="Read every byte.")
 @artifacts_option
