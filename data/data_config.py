@@ -98,10 +98,10 @@ class DataConfig(Section):
 
     @model_validator(mode="after")
     def _no_other_ids(self) -> Self:
-        named = [name for name in ("instances", "scenes") if getattr(self, name)]
-        if self.ids == "path" and named:
+        fields = [name for name in ("instances", "scenes") if getattr(self, name)]
+        if self.ids == "path" and fields:
             raise ValueError(
-                f"ids is 'path', but data.{named[0]} names images by number; leave one of them out"
+                f"ids is 'path', but data.{fields[0]} names images by number; leave one of them out"
             )
         return self
 

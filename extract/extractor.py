@@ -196,10 +196,10 @@ class Extractor:
         order: list[int] = []
         sizes: list[ScaledSize] = []
         for batch in batches:
-            tensor, own = self._scaled([images[index] for index in batch])
+            tensor, batch_sizes = self._scaled([images[index] for index in batch])
             scaled.append(tensor)
             order += batch
-            sizes += own
+            sizes += batch_sizes
         regions, counts = self._network.detect_padded(
             scaled,
             self._moved(torch.tensor([size.factors * 2 for size in sizes])),

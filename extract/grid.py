@@ -291,13 +291,13 @@ def _load(backbone: nn.Module, weights: Mapping[str, Tensor], name: str) -> Mapp
     network = backbone.network if isinstance(backbone, TimmBackbone) else backbone
     tensors = network.state_dict()
     omitted = getattr(backbone, "classifiers", _CLASSIFIERS)
-    own = {key: value for key, value in tensors.items() if not key.startswith(omitted)}
-    own = {key: value for key, value in own.items() if not key.endswith(_UNUSED)}
-    fits = {key: weights[key] for key in own if key in weights}
-    wrong = [key for key, value in fits.items() if value.shape != own[key].shape]
+    expected = {key: value for key, value in tensors.items() if not key.startswith(omitted)}
+    expected = {key: value for key, value in expected.items() if not key.endswith(_UNUSED)}
+    fits = {key: weights[key] for key in expected if key in weights}
+    wrong = [key for key, value in fits.items() if value.shape != expected[key].shape]
     # a deeper network of the same family has every tensor of this one, and more
     unknown = () if isinstance(backbone, EfficientNetLite) else weights.keys() - tensors.keys()
-    if problems := sorted(own.keys() - fits.keys()) or wrong or sorted(unknown):
+    if problems := sorted(expected.keys() - fits.keys()) or wrong or sorted(unknown):
         raise WeightsError(
             f"weights do not fit {name}: {len(problems):,} tensors are missing, unknown or of "
             f"another shape, first {problems[0]}; name its state dict"

@@ -73,17 +73,17 @@ class TrainableEncoder(nn.Module):
         A difference takes a byte in place of four, and is rounded to 2 bits behind the leading one.
         """
         prefix = "network." if isinstance(self.network, TimmBackbone) else ""
-        own = {
+        trained = {
             name.removeprefix(prefix): parameter.detach().cpu()
             for name, parameter in self.network.named_parameters()
         }
-        tensors = {**self._weights, **own}
+        tensors = {**self._weights, **trained}
         metadata = {GRID_KEY: self._backbone}
         if self._backbone in LITE:
             pretrained = load_torch_file(wheel_file(self._backbone))
             tensors = {
                 name: (tensor - pretrained[name]).to(DIFFERENCE)
-                for name, tensor in own.items()
+                for name, tensor in trained.items()
                 if not torch.equal(tensor, pretrained[name])
             }
             # one entry: several come in a random order, and equal weights give equal bytes

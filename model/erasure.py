@@ -249,19 +249,19 @@ def _curves(losses: Tensor, steps: Tensor, regions: int, nothing: Tensor) -> Ten
     shares = torch.tensor([0, *steps.tolist(), regions], dtype=points.dtype) / regions
     curves = []
     for kind in range(2):
-        known = ~points[..., kind].flatten(0, -2).isnan().any(dim=0).cpu()
-        weights = _interpolation(shares[known]).to(points.device)
-        curves.append(points[..., known.to(points.device), kind] @ weights.to(points.dtype).T)
+        is_defined = ~points[..., kind].flatten(0, -2).isnan().any(dim=0).cpu()
+        weights = _interpolation(shares[is_defined]).to(points.device)
+        curves.append(points[..., is_defined.to(points.device), kind] @ weights.to(points.dtype).T)
     return torch.cat(curves, dim=-1)
 
 
 def _interpolation(shares: Tensor) -> Tensor:
     """Return the weights of values at (P,) ascending shares for those at SHARES, (.., P)."""
-    wanted = torch.tensor(SHARES, dtype=shares.dtype).clamp(shares[0], shares[-1])
-    high = torch.searchsorted(shares, wanted).clamp(1, len(shares) - 1)
-    part = (wanted - shares[high - 1]) / (shares[high] - shares[high - 1])
-    weights = torch.zeros(len(wanted), len(shares), dtype=shares.dtype)
-    rows = torch.arange(len(wanted))
+    clamped = torch.tensor(SHARES, dtype=shares.dtype).clamp(shares[0], shares[-1])
+    high = torch.searchsorted(shares, clamped).clamp(1, len(shares) - 1)
+    part = (clamped - shares[high - 1]) / (shares[high] - shares[high - 1])
+    weights = torch.zeros(len(clamped), len(shares), dtype=shares.dtype)
+    rows = torch.arange(len(clamped))
     weights[rows, high - 1], weights[rows, high] = 1 - part, part
     return weights
 
@@ -280,7 +280,7 @@ def erase_regions(
     is_token = captions != captioner.special.pad
     owners = is_token.nonzero()[:, 0]
     for number, exists in enumerate(region_mask):
-        own = {name: values[owners == number][:, exists] for name, values in scores.items()}
+        parts = {name: values[owners == number][:, exists] for name, values in scores.items()}
         log_probs_of = partial(
             kept_log_probs,
             captioner,
@@ -289,7 +289,7 @@ def erase_regions(
             caption=captions[number][is_token[number]],
             is_set=captioner.regions_are_a_set,
         )
-        meter.measure(log_probs_of, own)
+        meter.measure(log_probs_of, parts)
 
 
 def _distinct(wanted: Tensor) -> tuple[Tensor, Tensor]:

@@ -76,8 +76,8 @@ class KVCache:
         pool.slots = filled
         slots, position = numbers[self.filled : filled], numbers[self.tokens : tokens]
         by_group = bias.view(-1, rows, bias.shape[1])  # (N, S) -> (G, K, S)
-        own = slots[:, None].expand(len(by_group), -1, -1)  # (K,) -> (G, K, 1)
-        bias = by_group.scatter(2, own, 0.0).view_as(bias)
+        row_slots = slots[:, None].expand(len(by_group), -1, -1)  # (K,) -> (G, K, 1)
+        bias = by_group.scatter(2, row_slots, 0.0).view_as(bias)
         return KVCache(pools, bias, numbers, slots, position, tokens, filled, pool)
 
     def reorder(self, index: Tensor, *, images: int) -> "KVCache":

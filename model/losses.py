@@ -54,8 +54,8 @@ class TwoLosses:
 
     def total(self) -> Tensor:
         """Return the sum, the tensor to call `backward()` on; the masks share no parameter."""
-        others = [*self.penalties.values(), *([] if self.mask is None else [self.mask])]
-        return sum(others, self.caption)
+        penalties = [*self.penalties.values(), *([] if self.mask is None else [self.mask])]
+        return sum(penalties, self.caption)
 
 
 def caption_loss(log_probs: Tensor, is_token: Tensor) -> Tensor:

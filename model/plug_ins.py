@@ -150,8 +150,8 @@ def failed_plug_in(error: Exception) -> PlugInError | None:
     frames = extract_tb(error.__traceback__)
     if not files or not frames:
         return None
-    own = [files[frame.filename] for frame in frames if frame.filename in files]
-    path = own[-1] if own else " or ".join(files.values())
+    paths = [files[frame.filename] for frame in frames if frame.filename in files]
+    path = paths[-1] if paths else " or ".join(files.values())
     return failed(path, error, _line_of(error, files))
 
 

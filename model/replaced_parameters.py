@@ -41,5 +41,5 @@ def frozen(network: nn.Module, parameters: Iterable[nn.Parameter]) -> AbstractCo
     # decoding comes here at every token: skip the loop over the parameters
     if not torch.is_grad_enabled():
         return nullcontext()
-    chosen = set(map(id, parameters))
-    return replaced(network, lambda _, tensor: tensor.detach() if id(tensor) in chosen else None)
+    ids = set(map(id, parameters))
+    return replaced(network, lambda _, tensor: tensor.detach() if id(tensor) in ids else None)

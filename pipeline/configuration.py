@@ -163,8 +163,8 @@ def load_config(
         if path.name not in bundled:
             near = get_close_matches(path.name, bundled, n=1)
             meant = f"did you mean {near[0]!r}? Name" if near else "name"
-            named = ", ".join(sorted(bundled))
-            raise ConfigError(f"config not found: {path.name!r}; {meant} a file, or one of {named}")
+            names = ", ".join(sorted(bundled))
+            raise ConfigError(f"config not found: {path.name!r}; {meant} a file, or one of {names}")
         path = bundled[path.name]
     content = {} if path is None else read_yaml(path)
     problems = [problem for override in overrides if (problem := _apply(content, override))]
@@ -198,8 +198,8 @@ def _validate(
         lines, number = format_problems(error.errors(), root=Config, captioner=captioner, kind=kind)
         problems, count = [*problems, *lines], count + number
     if problems:
-        named = "1 problem" if count == 1 else f"{count:,} problems"
-        raise ConfigError(f"{named} in the configuration:\n  " + "\n  ".join(problems))
+        total = "1 problem" if count == 1 else f"{count:,} problems"
+        raise ConfigError(f"{total} in the configuration:\n  " + "\n  ".join(problems))
     return config
 
 

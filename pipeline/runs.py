@@ -346,8 +346,8 @@ def _changed(sections: Mapping[str, Mapping[str, object]]) -> list[str]:
     usual = {"model": model | {"kind": Config().model.kind}} | {
         name: default.get(name, {}) for name in sections if name != "model"
     }
-    own = dict(leaves(sections))
-    return [name for name, value in leaves(usual) if name in own and own[name] != value]
+    values = dict(leaves(sections))
+    return [name for name, value in leaves(usual) if name in values and values[name] != value]
 
 
 def _name(folder: Path) -> str:

@@ -164,7 +164,7 @@ class CaptionFile:
         """Return the images of 'train', 'val' or 'test' in the order of the annotations."""
         if split not in _SPLITS:
             raise InputError(f"unknown split: {split!r}; use train, val or test")
-        return [i for i, own in zip(self._image_ids, self._splits, strict=True) if own == split]
+        return [i for i, part in zip(self._image_ids, self._splits, strict=True) if part == split]
 
     def captions(self, image_id: str) -> NDArray[np.int32]:
         """Return the captions of an image, (n, L) int32: tokens, `<eos>`, then `<pad>`."""

@@ -95,17 +95,17 @@ def _encode(
     sentences: Sequence[str], vocabulary: Vocabulary
 ) -> tuple[NDArray[np.int32], tuple[str, ...]]:
     """Return the ids of all words, <eos> after each sentence, and the word of each id."""
-    own = vocabulary.words
+    words = vocabulary.words
     # the text "<unk>" in a reference is an ordinary word
-    ids = {word: number for number, word in enumerate(own) if number >= len(SPECIALS)}
+    ids = {word: number for number, word in enumerate(words) if number >= len(SPECIALS)}
     # split twice, because seven million words would take more memory than all that follows
     added = sorted(set(chain.from_iterable(map(str.split, sentences))) - set(ids))
-    ids |= {word: number for number, word in enumerate(added, start=len(own))}
+    ids |= {word: number for number, word in enumerate(added, start=len(words))}
     numbers = np.fromiter(
         (n for sentence in sentences for n in (*map(ids.__getitem__, sentence.split()), EOS)),
         dtype=np.int32,
     )
-    return numbers, (*own, *added)
+    return numbers, (*words, *added)
 
 
 def count_ngrams(

@@ -170,8 +170,8 @@ class PhraseClasses:
 
     def mentions(self, words: Sequence[str]) -> list[tuple[range, str]]:
         """Return position and class of each word of a class."""
-        named = ((range(at, at + 1), self.of(word)) for at, word in enumerate(words))
-        return [(span, label) for span, label in named if label]
+        labelled = ((range(at, at + 1), self.of(word)) for at, word in enumerate(words))
+        return [(span, label) for span, label in labelled if label]
 
 
 def _classified(sentence: GroundedSentence, classes: PhraseClasses) -> GroundedSentence:

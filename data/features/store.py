@@ -99,9 +99,9 @@ class FeatureStore:
         stored = set(self)
         missing = [image_id for image_id in image_ids if image_id not in stored]
         if missing:
-            named = sample_ids(list(map(repr, missing)))
+            sample = sample_ids(list(map(repr, missing)))
             raise StoreError(
-                f"no features for {len(missing)} images in {str(self.path)!r}: {named}; "
+                f"no features for {len(missing)} images in {str(self.path)!r}: {sample}; "
                 'run "a2 extract" first'
             )
 

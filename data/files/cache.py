@@ -16,8 +16,8 @@ logger = logging.getLogger(__name__)
 
 def cache_folder() -> Path:
     """Return A2_CACHE, else `a2` in XDG_CACHE_HOME, else in ~/.cache; it may not exist."""
-    if named := os.environ.get("A2_CACHE"):
-        return Path(named).absolute()
+    if folder := os.environ.get("A2_CACHE"):
+        return Path(folder).absolute()
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache").absolute() / "a2"
 

@@ -179,14 +179,14 @@ def _fill_pattern(sentence: _Sentence, rng: np.random.Generator) -> Caption:
     """Return the words of a sentence."""
     # Three phrases with all adjectives would exceed 20 words.
     max_adjectives = 2 if len(sentence.groups) == 3 else 3
-    named = dict(zip("abc", sentence.groups, strict=False))
+    groups = dict(zip("abc", sentence.groups, strict=False))
     words: list[Word] = []
     for slot in sentence.pattern.split():
         if slot.startswith("{") and "|" not in slot:
             name, _, part = slot.strip("{}").partition(".")
-            words += _fill_slot(named[name], part, rng, max_adjectives=max_adjectives)
+            words += _fill_slot(groups[name], part, rng, max_adjectives=max_adjectives)
         else:
-            words.append(_word(slot, named))
+            words.append(_word(slot, groups))
     return tuple(words)
 
 

@@ -147,7 +147,7 @@ def airsplay_meta(*, origin: str, classes: int) -> DetectorMeta:
 
 def detectron2_meta(*, origin: str, classes: int) -> DetectorMeta:
     """Return the conventions of detectron2's model zoo (COCO-Detection/faster_rcnn_R_101_C4_3x)."""
-    own = {
+    conventions = {
         "anchors": as_anchors(detectron2_anchors(sizes=(32, 64, 128, 256, 512))),
         "scale": (800, 1333),
         "mean": DETECTRON2_MEAN,
@@ -156,7 +156,7 @@ def detectron2_meta(*, origin: str, classes: int) -> DetectorMeta:
         "region_pooling": "bilinear",
     }
     meta = airsplay_meta(origin=origin, classes=classes).with_procedure("detectron2")
-    return meta.model_copy(update=own)
+    return meta.model_copy(update=conventions)
 
 
 def custom_meta(

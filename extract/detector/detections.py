@@ -67,8 +67,8 @@ def detect_objects(
             )
             counts = [len(boxes) for boxes in proposed]
             parts = zip(*(torch.split(part, counts) for part in outputs), strict=True)
-            for index, size, boxes, own in zip(indices, sizes, proposed, parts, strict=True):
-                detections[index] = _detections(detector, boxes, own, size=size)
+            for index, size, boxes, output in zip(indices, sizes, proposed, parts, strict=True):
+                detections[index] = _detections(detector, boxes, output, size=size)
     return [detections[index] for index in range(len(images))]
 
 

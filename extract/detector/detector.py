@@ -110,12 +110,12 @@ class Detector(nn.Module):
             [
                 padded_proposals(
                     self.proposal_generator.score(features, meta=self.meta),
-                    own,
+                    image_factors,
                     size=size,
                     count=selection.proposals,
                     meta=self.meta,
                 )
-                for features, own, size in zip(maps, factors, sizes, strict=True)
+                for features, image_factors, size in zip(maps, factors, sizes, strict=True)
             ]
         )
         regions = classify(self, maps, proposals, selection=selection)
@@ -141,10 +141,10 @@ class Detector(nn.Module):
             rois = batch_rois([torch.cat([boxes, boxes[-1:].expand(missing, -1)])])
             predicted.append(self.predict(features, rois, roi_size=selection.roi_size))
         vectors, class_logits = (
-            torch.stack([getattr(own, name)[:count] for own in predicted])
+            torch.stack([getattr(heads, name)[:count] for heads in predicted])
             for name in ("features", "class_logits")
         )
-        attributes = torch.stack([self.attributes_of(own)[:count] for own in predicted])
+        attributes = torch.stack([self.attributes_of(heads)[:count] for heads in predicted])
         is_exact = torch.ones_like(proposals.is_proposed)
         boxes, is_proposed = proposals.original_boxes, proposals.is_proposed
         classes = probabilities(class_logits)

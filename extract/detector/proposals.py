@@ -81,7 +81,7 @@ class Proposals:
     @classmethod
     def stacked(cls, images: Sequence["Proposals"]) -> "Proposals":
         """Return the proposals of B images together."""
-        return cls(*map(torch.stack, zip(*(vars(own).values() for own in images), strict=True)))
+        return cls(*map(torch.stack, zip(*(vars(image).values() for image in images), strict=True)))
 
     def rows(self, rows: Tensor) -> "Proposals":
         """Return some of the proposals of each of B images, (B, M) int64."""
@@ -221,7 +221,7 @@ def batch_rois(boxes: Sequence[Tensor]) -> Tensor:
     """Return boxes (N, 4) of several images as (K, 5): index of the image, x1 y1 x2 y2."""
     return torch.cat(
         [
-            torch.cat([own.new_full((len(own), 1), index), own], dim=1)
-            for index, own in enumerate(boxes)
+            torch.cat([image_boxes.new_full((len(image_boxes), 1), index), image_boxes], dim=1)
+            for index, image_boxes in enumerate(boxes)
         ]
     )

@@ -118,8 +118,8 @@ class AttributeLoss:
             sums = sums[:, :-1].sum(dim=1)  # the last row is "no attribute"
         else:
             log_probabilities = self._log_probabilities(logits)
-            own = log_probabilities.gather(1, attribute_ids.clamp(min=0))
-            sums = -torch.where(has_attribute, own, 0).sum(dim=1)
+            label_log_probs = log_probabilities.gather(1, attribute_ids.clamp(min=0))
+            sums = -torch.where(has_attribute, label_log_probs, 0).sum(dim=1)
         losses = sums[is_labelled] / has_attribute.sum(dim=1)[is_labelled]
         return mean_by_image(losses, images[is_labelled], count=count)
 

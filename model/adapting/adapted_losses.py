@@ -76,12 +76,12 @@ def _score(
     with alignment_pass(model, step, perturbed=perturbed), recording() as recorded:
         output = model(**batch)
         log_probs = output.logits[:, -targets.shape[1] :].float().log_softmax(dim=-1)
-    chosen = log_probs.gather(-1, targets[..., None].clamp(min=0)).squeeze(-1)
+    token_log_probs = log_probs.gather(-1, targets[..., None].clamp(min=0)).squeeze(-1)
     attention = tuple(recorded.layers[layer][0] for layer in layers.images)
     exists = recorded.region_mask
     if exists is None:
         exists = torch.ones_like(attention[0].original[:, 0, 0], dtype=torch.bool)
-    scored = ScoredCaptions(chosen[:, None], attention)
+    scored = ScoredCaptions(token_log_probs[:, None], attention)
     return scored, exists, getattr(output, "encoder_last_hidden_state", None)
 
 

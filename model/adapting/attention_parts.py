@@ -48,14 +48,14 @@ def read_inputs(
     kwargs: Mapping[str, object],
 ) -> CrossInputs | SelfInputs:
     """Find states, regions and cache among the arguments of an attention's `forward`."""
-    given = inspect.signature(forward).bind(*args, **kwargs).arguments
-    given = {**given, **given.get("kwargs", {})}
+    arguments = inspect.signature(forward).bind(*args, **kwargs).arguments
+    arguments = {**arguments, **arguments.get("kwargs", {})}
     names = ("encoder_hidden_states", "key_value_states")
-    regions = next((given[name] for name in names if given.get(name) is not None), None)
-    cache: Any = given.get("past_key_values")
+    regions = next((arguments[name] for name in names if arguments.get(name) is not None), None)
+    cache: Any = arguments.get("past_key_values")
     layer = getattr(attention, "layer_idx", None)
     if regions is None:
         past = 0 if cache is None else cache.get_seq_length(layer)
-        return SelfInputs(given["hidden_states"], cache, past)
+        return SelfInputs(arguments["hidden_states"], cache, past)
     is_cached = bool(getattr(cache, "is_updated", {}).get(layer))
-    return CrossInputs(given["hidden_states"], regions, cache, is_cached)
+    return CrossInputs(arguments["hidden_states"], regions, cache, is_cached)

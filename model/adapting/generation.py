@@ -109,8 +109,8 @@ def force_tokens(model: Any, inputs: Mapping[str, Tensor], tokens: Sequence[int]
         output_logits=True,
     )
     pairs = zip(output.logits, tokens, strict=True)
-    chosen = [step.float().log_softmax(dim=-1)[:, token] for step, token in pairs]
-    return torch.stack(chosen, dim=1)
+    token_log_probs = [step.float().log_softmax(dim=-1)[:, token] for step, token in pairs]
+    return torch.stack(token_log_probs, dim=1)
 
 
 def force_caption(
@@ -148,7 +148,7 @@ def kept_token_log_probs(
     """
     columns = image_columns(model, inputs)
     # the words of BLIP-2 have columns, the image of its Q-Former has all keys
-    own = None if columns is None or layers.words else columns[0]
+    positions = None if columns is None or layers.words else columns[0]
     is_whole = kept.all(dim=1)
     log_probs = kept.new_zeros(len(kept), len(tokens), dtype=torch.float32)
     if is_whole.any():
@@ -160,11 +160,11 @@ def kept_token_log_probs(
         part = erased[start : start + most]
         repeated = {name: torch.cat([values] * len(part)) for name, values in inputs.items()}
         removed = ~kept[part]
-        if own is not None and model.config.is_encoder_decoder:
+        if positions is not None and model.config.is_encoder_decoder:
             # an encoder of text and image is not adapted, but reads this mask
             repeated["attention_mask"] = repeated["attention_mask"].clone()
-            repeated["attention_mask"][:, own] *= kept[part].long()
-        with removing(Removal(layers.images, removed, own)), _encoded_once(model, len(part)):
+            repeated["attention_mask"][:, positions] *= kept[part].long()
+        with removing(Removal(layers.images, removed, positions)), _encoded_once(model, len(part)):
             log_probs[part] = force_tokens(model, repeated, tokens)
     return log_probs
 
@@ -181,8 +181,8 @@ def _encoded_once(model: Any, copies: int) -> Iterator[None]:
         def first(value: object) -> object:
             return value[: len(value) // copies] if isinstance(value, Tensor) else value
 
-        given = {name: first(value) for name, value in kwargs.items()}
-        return _repeated(plain(*map(first, args), **given), copies)
+        image_inputs = {name: first(value) for name, value in kwargs.items()}
+        return _repeated(plain(*map(first, args), **image_inputs), copies)
 
     encoder.forward = of_one
     try:

@@ -32,15 +32,15 @@ def token_gradients(
     """
     columns = image_columns(model, inputs)
     # the words of BLIP-2 have columns, the image of its Q-Former has all keys
-    own = None if columns is None or layers.words else columns[0]
-    leaf = _Leaf(None if model.config.is_encoder_decoder else own)
+    positions = None if columns is None or layers.words else columns[0]
+    leaf = _Leaf(None if model.config.is_encoder_decoder else positions)
     with _differentiable(model), _reading(model, layers, leaf):
         log_probs = force_tokens(model, inputs, tokens)
         assert leaf.states is not None
         gradients = gradients_of(log_probs.exp(), leaf.states)
-    if own is None or leaf.columns is not None:
+    if positions is None or leaf.columns is not None:
         return gradients
-    return RegionGradients(gradients.importance[..., own], gradients.product[..., own])
+    return RegionGradients(gradients.importance[..., positions], gradients.product[..., positions])
 
 
 class _Leaf:

@@ -92,8 +92,8 @@ class AlignedMultiheadAttention(nn.Module):
         """Return queries (part 0), keys (1) or values (2), (B, H, L, d)."""
         weight = self.attention.in_proj_weight.chunk(3)[part]
         bias = self.attention.in_proj_bias
-        chosen = None if bias is None else bias.chunk(3)[part]
-        return split_heads(functional.linear(states, weight, chosen), self.attention.num_heads)
+        part_bias = None if bias is None else bias.chunk(3)[part]
+        return split_heads(functional.linear(states, weight, part_bias), self.attention.num_heads)
 
 
 @contextmanager

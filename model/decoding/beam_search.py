@@ -153,11 +153,11 @@ def _extend_groups(beams: _Beams, log_probs: Tensor, rules: _Rules) -> tuple[_Be
         # As printed in the paper, the penalty ranks the beams of this step only. Some
         # implementations add it to the scores of later steps too.
         penalty = rules.config.diversity * counts[:, None]
-        chosen, origin = _extend(group, group_log_probs, rules, penalty=penalty)
-        extended.append(chosen)
+        extension, origin = _extend(group, group_log_probs, rules, penalty=penalty)
+        extended.append(extension)
         origins.append(origin + number * size)
-        token = chosen.tokens[..., -1]
-        counted = (token != rules.pad) & (chosen.log_probs > -torch.inf)
+        token = extension.tokens[..., -1]
+        counted = (token != rules.pad) & (extension.log_probs > -torch.inf)
         counts.scatter_add_(1, token, counted.to(counts.dtype))
     joined = _Beams(*(torch.cat(columns, dim=1) for columns in zip(*extended, strict=True)))
     return joined, torch.cat(origins, dim=1)
@@ -178,13 +178,13 @@ def _extend(
     ranked = _scores(totals, lengths[..., None], rules.config.length_penalty)
     if penalty is not None:
         ranked = ranked - penalty
-    chosen = _top_k(ranked.flatten(1), beams.lengths.shape[1])  # (B, K * V) -> (B, K)
-    origin, token = chosen // vocabulary_size, chosen % vocabulary_size
+    best = _top_k(ranked.flatten(1), beams.lengths.shape[1])  # (B, K * V) -> (B, K)
+    origin, token = best // vocabulary_size, best % vocabulary_size
     # (B, K, t), the tokens of each origin
     history = beams.tokens.gather(1, origin[..., None].expand(-1, -1, beams.tokens.shape[2]))
     extended = _Beams(
         tokens=torch.cat((history, token[..., None]), dim=2),
-        log_probs=totals.flatten(1).gather(1, chosen),
+        log_probs=totals.flatten(1).gather(1, best),
         lengths=lengths.gather(1, origin),
         finished=beams.finished.gather(1, origin) | (token == rules.eos),
     )

@@ -57,7 +57,7 @@ def sample_captions(
         if len(sampled) < min_length:
             log_probs[:, special.eos] = -torch.inf
         by_image = log_probs.reshape(*shape, -1)  # (N, V) -> (B, K, V)
-        chosen = sample_tokens(
+        tokens = sample_tokens(
             by_image[:, :count].flatten(0, 1),
             temperature=temperature,
             top_k=top_k,
@@ -65,8 +65,8 @@ def sample_captions(
             generator=generator,
         ).reshape(-1, count)
         if greedy:
-            chosen = torch.cat((chosen, by_image[:, count:].argmax(dim=-1)), dim=1)
-        last = chosen.masked_fill(ended, special.pad)
+            tokens = torch.cat((tokens, by_image[:, count:].argmax(dim=-1)), dim=1)
+        last = tokens.masked_fill(ended, special.pad)
         ended = ended | (last == special.eos)
         sampled.append(last)
     return torch.stack(sampled, dim=2)  # L of (B, K) -> (B, K, L)

@@ -153,15 +153,15 @@ class CaptionReward:
         lengths = self._references.lengths
         norms = torch.zeros(MAX_N, len(lengths), dtype=torch.float64)
         # sorted by length, so that little is padding
-        for chosen in torch.split(lengths.argsort(), _CHUNK):
-            tokens = self._references.padded(chosen)
+        for rows in torch.split(lengths.argsort(), _CHUNK):
+            tokens = self._references.padded(rows)
             parts = vector_norms(
                 torch,
                 self._frequencies(tokens),
                 count_occurrences(torch, tokens, tokens),
                 ngram_exists(tokens),
             )
-            norms[:, chosen] = torch.stack(list(parts))
+            norms[:, rows] = torch.stack(list(parts))
         return norms
 
 

@@ -88,10 +88,10 @@ def _with_own_sentences(
     image: GroundedImage, references: Sequence[str]
 ) -> tuple[GroundedImage, str]:
     """Keep the sentences that are captions of the run, in any order; say if none is."""
-    known = {_letters(text) for text in references}
-    own = tuple(s for s in image.sentences if _letters(" ".join(s.words)) in known)
-    reason = "" if own else "none of its sentences is a caption of the run"
-    return replace(image, sentences=own), reason
+    captions = {_letters(text) for text in references}
+    sentences = tuple(s for s in image.sentences if _letters(" ".join(s.words)) in captions)
+    reason = "" if sentences else "none of its sentences is a caption of the run"
+    return replace(image, sentences=sentences), reason
 
 
 def _letters(text: str) -> str:

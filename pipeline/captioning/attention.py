@@ -73,10 +73,10 @@ def certify_captions(
     for batch in batches:
         on_device = batch.to(device)
         for row, image_id in enumerate(batch.image_ids):
-            exists, own = on_device.region_mask[row], attention_of(image_id)
-            if exists.sum() < 2 or not len(own.original):
+            exists, record = on_device.region_mask[row], attention_of(image_id)
+            if exists.sum() < 2 or not len(record.original):
                 continue
-            kinds = [own.original] if own.keep is None else [own.original, own.aligned]
+            kinds = [record.original] if record.keep is None else [record.original, record.aligned]
             tokens = torch.tensor(vocabulary.encode(captions[image_id].split()), device=device)
             log_probs_of = partial(
                 kept_log_probs,

@@ -97,8 +97,8 @@ def attention_by(
     function does for an image that it cannot extract, and for words that the captioner has not.
     """
     # it decodes nothing: neither the prompt nor the beams of the other captioner are its own
-    own = CaptioningConfig(precision=decoding.precision)
-    captioner = open_captioner(models, decoding=own, runtime=runtime)
+    config = CaptioningConfig(precision=decoding.precision)
+    captioner = open_captioner(models, decoding=config, runtime=runtime)
     files_boxes = _given_boxes(captioner, boxes if captioner.reads_boxes else None, models[0])
 
     def attend(image: NamedImage, captioned: CaptionedImage) -> CaptionedImage:

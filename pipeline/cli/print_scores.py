@@ -82,6 +82,6 @@ def print_detector(figures: Mapping[str, Any]) -> None:
         click.echo(f"{f'accuracy of {family}':<24} {text}")
     # ties by name, so that equal figures print equal lines
     worst = sorted(figures["AP50_of_class"].items(), key=lambda item: (item[1], item[0]))
-    named = ", ".join(f"{name} {value:.3f}" for name, value in worst[:_CLASSES_SHOWN])
-    click.echo(f"lowest AP50: {named}")
+    classes = ", ".join(f"{name} {value:.3f}" for name, value in worst[:_CLASSES_SHOWN])
+    click.echo(f"lowest AP50: {classes}")
     click.echo(f"on {figures['images']:,} images")

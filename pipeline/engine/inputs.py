@@ -62,9 +62,9 @@ class Inputs(dict[str, Input]):
                 f"{str(first)!r} differs from its digest in the manifest; "
                 f'run "a2 verify --data {result}", which names the command that restores it'
             )
-        named = sample_ids([repr(str(path)) for path in changed])
+        sample = sample_ids([repr(str(path)) for path in changed])
         raise InputError(
-            f"{len(changed)} of {len(promised)} input files changed during the run: {named}; "
+            f"{len(changed)} of {len(promised)} input files changed during the run: {sample}; "
             "run the same command again"
         )
 

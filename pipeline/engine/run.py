@@ -56,12 +56,12 @@ class Outcome:
 
     def as_input(self) -> Input:
         """Return the result as the input of another stage."""
-        outputs, own = self.manifest.outputs, self.directory / MANIFEST
+        outputs, manifest = self.manifest.outputs, self.directory / MANIFEST
         files: dict[Path, Promised] = {
             self.directory / name: (output.sha256, None) for name, output in outputs.items()
         }
         # its list of skipped items is read too
-        files[own] = (sha256_of(own), file_state(own))
+        files[manifest] = (sha256_of(manifest), file_state(manifest))
         return Input(self.directory, self.manifest.digest, files)
 
 

@@ -45,18 +45,18 @@ class Stripe:
 
 def _started_as(environment: Mapping[str, str]) -> str:
     """Return i/N of a Slurm job array or of torchrun."""
-    named = [names for names in (_SLURM, _TORCHRUN) if all(name in environment for name in names)]
-    if len(named) != 1:
-        launchers = "none" if not named else "both"
+    sets = [names for names in (_SLURM, _TORCHRUN) if all(name in environment for name in names)]
+    if len(sets) != 1:
+        launchers = "none" if not sets else "both"
         raise ConfigError(
             "--shard auto needs a Slurm job array (SLURM_ARRAY_TASK_ID, SLURM_ARRAY_TASK_COUNT) "
             f"or torchrun (RANK, WORLD_SIZE), found {launchers}; write --shard i/N"
         )
-    number, count = (environment[name] for name in named[0])
+    number, count = (environment[name] for name in sets[0])
     # ids of an array that starts at 1 or names single tasks are not numbers of stripes
     last = str(int(count) - 1) if count.isdecimal() else ""
     whole = {"SLURM_ARRAY_TASK_MIN": "0", "SLURM_ARRAY_TASK_MAX": last}
-    if named[0] == _SLURM and any(environment.get(k, value) != value for k, value in whole.items()):
+    if sets[0] == _SLURM and any(environment.get(k, value) != value for k, value in whole.items()):
         raise ConfigError(
             f"the Slurm job array is not 0-{last}; submit it with --array=0-{last}, "
             "or write --shard i/N"

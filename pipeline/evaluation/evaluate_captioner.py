@@ -268,8 +268,8 @@ def evaluate_captioner(run: EvaluationRun) -> Sequence[SkippedItem]:
 
     beams = captioning.decode(list(references))
     captions = {image_id: image_beams[0].caption for image_id, image_beams in beams.items()}
-    named = CaptionFile(inputs["captions"].path / CAPTIONS)
-    write_results(run.folder / RESULTS, captions, named.identities, named.files)
+    caption_file = CaptionFile(inputs["captions"].path / CAPTIONS)
+    write_results(run.folder / RESULTS, captions, caption_file.identities, caption_file.files)
     evaluation = scoring.score(captions, beams, references, model.vocabulary.tokenizer)
     scores = evaluation.scores
     run.events.write("scored", **scores.metrics)
@@ -279,7 +279,7 @@ def evaluate_captioner(run: EvaluationRun) -> Sequence[SkippedItem]:
     evaluation = replace(
         evaluation,
         skipped=skipped,
-        provenance=provenance_of(config, inputs, model, named.identities),
+        provenance=provenance_of(config, inputs, model, caption_file.identities),
         curve=LearningCurve.read(inputs["model"].path),
         beams=beams,
         grounding=attended.ground(captions),

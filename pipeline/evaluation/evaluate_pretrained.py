@@ -161,8 +161,8 @@ def evaluate_pretrained(run: EvaluationRun) -> Sequence[SkippedItem]:
 
     captions = work.captions
     references = {image_id: references[image_id] for image_id in captions}
-    named = CaptionFile(inputs["captions"].path / CAPTIONS)
-    write_results(run.folder / RESULTS, captions, named.identities, named.files)
+    caption_file = CaptionFile(inputs["captions"].path / CAPTIONS)
+    write_results(run.folder / RESULTS, captions, caption_file.identities, caption_file.files)
     tokenizer = Vocabulary.load(inputs["captions"].path / VOCABULARY).tokenizer
     evaluation = scoring.score(captions, work.beams, references, tokenizer)
     run.events.write("scored", **evaluation.scores.metrics)

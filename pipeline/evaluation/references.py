@@ -93,10 +93,10 @@ class References:
             "by id": sorted(ids, key=lambda i: results_id(str(self.key_of(i)).zfill(12))),
             "of first captions": sorted(ids, key=lambda i: self.orders.get(i, 0)),
         }
-        if others := [order for order, sorted_ids in orders.items() if sorted_ids != ids]:
+        if mismatched := [order for order, sorted_ids in orders.items() if sorted_ids != ids]:
             logger.warning(
                 "the images have another order %s; check the pairs, or give captions with ids",
-                " and ".join(others),
+                " and ".join(mismatched),
             )
         return ids
 

@@ -72,9 +72,9 @@ def extract_stripe(
 ) -> int:
     """Fill the shards of a stripe; return how many of all shards are then missing."""
     extraction = Extraction.begin(request, folder, inputs)
-    own = [name for name in stripe.of(list(extraction.shards)) if name in extraction.missing()]
-    if own:
-        fill_here(extraction, {name: extraction.shards[name] for name in own}, events)
+    shards = [name for name in stripe.of(list(extraction.shards)) if name in extraction.missing()]
+    if shards:
+        fill_here(extraction, {name: extraction.shards[name] for name in shards}, events)
     return len(extraction.missing())
 
 

@@ -194,8 +194,8 @@ def _arrays_in(files: Mapping[str, OpenFile], path: Path) -> dict[str, OpenFile]
     """Return the NumPy files among others, which are named if there are both."""
     arrays = {name: files[name] for name in files if name.endswith(SUFFIXES)}
     if arrays and len(arrays) < len(files):
-        others = sorted({*files} - {*arrays})
-        logger.warning("%r: only npz and npy are read, not %s", str(path), sample_ids(others))
+        unclaimed = sorted({*files} - {*arrays})
+        logger.warning("%r: only npz and npy are read, not %s", str(path), sample_ids(unclaimed))
     return arrays
 
 

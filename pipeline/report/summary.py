@@ -17,11 +17,11 @@ _BINS = 32
 
 def format_figures(figures: Mapping[str, float], spice: Mapping[str, float]) -> dict[str, str]:
     """Return caption statistics and SPICE categories as text, name -> value."""
-    named = {name.replace("_", " "): value for name, value in figures.items()}
-    named |= {f"SPICE, {part}": value for part, value in spice.items()}
+    labelled = {name.replace("_", " "): value for name, value in figures.items()}
+    labelled |= {f"SPICE, {part}": value for part, value in spice.items()}
     return {
         name: f"{value:,}" if isinstance(value, int) else f"{value:.3f}"
-        for name, value in named.items()
+        for name, value in labelled.items()
     }
 
 

@@ -94,9 +94,9 @@ class Evaluate(Stage):
         # else a result that lacks SPICE would stay the result once SPICE is installed
         fields = {"evaluate": {**section, "has_spice": self._no_spice is None}}
         plug_ins = {name: plug_in_of(name) for name in config.metrics}
-        own = {name: asdict(plug_in) for name, plug_in in plug_ins.items() if plug_in}
+        declared = {name: asdict(plug_in) for name, plug_in in plug_ins.items() if plug_in}
         # a new metric, or another version of one, evaluates again
-        fields["metrics"] = {**versions(config.metrics), **own}
+        fields["metrics"] = {**versions(config.metrics), **declared}
         attention = () if config.attention == "none" else (ATTENTION,)
         outputs = (RESULTS, METRICS, PER_IMAGE, REPORT, *attention)
         return PreparedStage(self.name, self.version, fields, inputs, outputs, self.work)
@@ -213,8 +213,8 @@ class Evaluate(Stage):
         if not self.evaluate.ensemble:
             return "none"
         members = [captioner_folder(path, "evaluate.ensemble") for path in self.evaluate.ensemble]
-        own = plan.stages.folder_of(self.model)
-        require_compatible([*([] if own is None else [own]), *members])
+        trained = plan.stages.folder_of(self.model)
+        require_compatible([*([] if trained is None else [trained]), *members])
         preprocessed = plan.stages.folder_of(PREPROCESS)  # known long before the captioner is
         if preprocessed is not None:
             require_vocabulary(members[0], preprocessed)

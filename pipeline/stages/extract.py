@@ -166,7 +166,7 @@ class ImportFeatures(Stage):
         """Return the stage with the features, ids of the images that need some, and image sizes."""
         imported, hashes = self.files.imported, self.files.hashes
         names = "\n".join(sorted(imported.image_ids))
-        own = imported.identities.own
+        own_ids = imported.identities.own
         inputs = {
             "features": hashes.images(imported.path, imported.files()),
             # images whose features are missing are rejected
@@ -175,8 +175,8 @@ class ImportFeatures(Stage):
         if imported.sizes is not None:
             inputs["sizes"] = hashes.images(imported.sizes, imported.size_files())
         fields: dict[str, object] = {"features": {"dtype": imported.config.dtype}}
-        if own:  # by which names in the file are read
-            linked = json.dumps([self.data.ids, *sorted(own.items())])
+        if own_ids:  # by which names in the file are read
+            linked = json.dumps([self.data.ids, *sorted(own_ids.items())])
             fields[OWN_IDS] = hashlib.sha256(linked.encode()).hexdigest()
         outputs = (FEATURES, EXTRACTOR)
         return PreparedStage(self.name, self.version, fields, inputs, outputs, self.work)

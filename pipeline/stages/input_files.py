@@ -48,8 +48,8 @@ class ExperimentFiles:
 
     def optional(self, section: str, **paths: Path | None) -> dict[str, Input]:
         """Return those files of a section that are set, by field."""
-        named = {field: path for field, path in paths.items() if path is not None}
-        return {field: self.file(path, f"{section}.{field}") for field, path in named.items()}
+        set_paths = {field: path for field, path in paths.items() if path is not None}
+        return {field: self.file(path, f"{section}.{field}") for field, path in set_paths.items()}
 
     def captioner(self, folder: Path, field: str) -> Input:
         """Return the trained captioner that a config field names."""
@@ -164,10 +164,10 @@ class ExperimentFiles:
 
     def extracted(self) -> Input:
         """Return the images to extract with their digest."""
-        named = self._config.data.images
-        source = image_source(named)
+        images = self._config.data.images
+        source = image_source(images)
         if source is None:
-            return self.hashes.images(require_folder(named, "data.images"), self.images)
+            return self.hashes.images(require_folder(images, "data.images"), self.images)
         container = self.source(Path(source))
         lists = [
             part for part in open_source(source).containers if isinstance(part, ImageList | Table)
@@ -186,8 +186,8 @@ class ExperimentFiles:
             return Source(source, self.annotated)
         paths = self.images
         # other ranks of a training know no digests
-        known = images.files or paths.values()
-        unreadable = {path for path in paths.values() if path and path not in known}
+        candidates = images.files or paths.values()
+        unreadable = {path for path in paths.values() if path and path not in candidates}
         return ImageFiles(paths, unreadable)
 
     @cached_property

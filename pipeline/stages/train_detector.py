@@ -65,8 +65,8 @@ class TrainDetector(Stage):
 
         It is the finished one that would end at the same epoch, if there is one.
         """
-        named = {**dict(input_files(self.detector)), "start": self.detector.start}
-        inputs = self.files.optional("detector", **named)
+        paths = {**dict(input_files(self.detector)), "start": self.detector.start}
+        inputs = self.files.optional("detector", **paths)
         for field, images in image_files(self.detector).items():
             inputs[field] = self.files.hashes.images(getattr(self.detector, field), images)
         fields = {"detector": self.detector.model_dump(mode="json", exclude={*_PATHS, NO_EFFECT})}

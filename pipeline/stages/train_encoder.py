@@ -49,8 +49,8 @@ class TrainEncoder(Stage):
             "start": self.files.file(self._start(), "encoder.start"),
         }
         network = {name: getattr(self.extract, name) for name in ("grid_backbone", "grid_layer")}
-        own = self.encoder.model_dump(mode="json", exclude={"start", NO_EFFECT})
-        fields = {"encoder": own, "extract": network}
+        section = self.encoder.model_dump(mode="json", exclude={"start", NO_EFFECT})
+        fields = {"encoder": section, "extract": network}
         stage = PreparedStage(self.name, self.version, fields, inputs, (ENCODER,), self.work)
         selected = self.encoder.selected
         return continued(stage, folder, self.encoder, score=selected, rate_falls=True)

@@ -74,8 +74,8 @@ def find_removable(experiment: Experiment, *, keep: Collection[Path] = ()) -> li
             item = _judge(path, used)
             if item is None or _digests(path, with_files=True) & needed:
                 continue
-            own = _digests(path, with_files=False)
-            users = [reader for digest in own for reader in readers.get(digest, ())]
+            digests = _digests(path, with_files=False)
+            users = [reader for digest in digests for reader in readers.get(digest, ())]
             if users:
                 item = replace(item, reader=users[0])
             items.append(item)
@@ -104,9 +104,9 @@ def select_items(
 def remove_item(item: RemovableItem) -> None:
     """Delete one item under its stage's lock; raise LockedError if a process works on it."""
     final = _final(item.path)
-    own = StagePaths(final, shared=True).lock
-    with stage_lock(own, what=f"{final.parent.name} {final.name}"):
-        if lock := _held(final, but=own):
+    lock_file = StagePaths(final, shared=True).lock
+    with stage_lock(lock_file, what=f"{final.parent.name} {final.name}"):
+        if lock := _held(final, but=lock_file):
             raise _in_use(str(final), lock)
         require_unread(item.path)
         removed = item.path.with_name(f"{item.path.name.removesuffix(_REMOVED)}{_REMOVED}")

@@ -189,17 +189,17 @@ def settings_of_weights(name: str | None) -> dict[str, int | str]:
         return {}
     if name in LITE and not Path(name).is_file():
         return {"boxes": "grid", "grid_backbone": name}
-    own: Mapping[str, int | str] = {}
+    settings: Mapping[str, int | str] = {}
     try:
         path = resolve_weights(name)
-        own = BUNDLED_SETTINGS.get(path, {})
+        settings = BUNDLED_SETTINGS.get(path, {})
         with safe_open(path, framework="np") as file:
             metadata = file.metadata() or {}
         if network := metadata.get(GRID_KEY, metadata.get(BASE_KEY)):
-            return {"boxes": "grid", "grid_backbone": network, **own}
-        return {**stated_settings(json.loads(metadata[META_KEY])), **own}
+            return {"boxes": "grid", "grid_backbone": network, **settings}
+        return {**stated_settings(json.loads(metadata[META_KEY])), **settings}
     except (A2Error, SafetensorError, OSError, LookupError, TypeError, ValueError):
-        return {**own}  # reported when the weights are loaded
+        return {**settings}  # reported when the weights are loaded
 
 
 def weights_sha256(path: Path) -> str:

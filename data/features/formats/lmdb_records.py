@@ -122,12 +122,12 @@ def _unpacked(value: bytes) -> object:
 
 def _array(fields: dict[object, object]) -> object:
     """Return the array that msgpack-numpy wrote as fields, other fields as they are."""
-    named = named_arrays(fields)
-    if "nd" not in named or "data" not in named:
+    arrays = named_arrays(fields)
+    if "nd" not in arrays or "data" not in arrays:
         return fields
-    kind, data = as_text(named["type"]), named["data"]
+    kind, data = as_text(arrays["type"]), arrays["data"]
     if kind.lstrip("<|=") not in _NUMBERS or not isinstance(data, bytes):
         raise ValueError(f"array of {kind!r:.20}, not of numbers")
     values: NDArray[np.generic] = np.frombuffer(data, kind)
-    shape = named.get("shape")
-    return values.reshape(shape) if named["nd"] and isinstance(shape, list | tuple) else values[0]
+    shape = arrays.get("shape")
+    return values.reshape(shape) if arrays["nd"] and isinstance(shape, list | tuple) else values[0]

@@ -70,8 +70,8 @@ def _read_with_info(open_file: OpenFile, open_info: OpenFile | None) -> Arrays:
         raise InputError(f"no ID{_INFO} with its boxes is beside it; copy it there")
     with open_file() as file, open_info() as info:
         fields = read_array(info.read(), may_pickle=True)
-        named = fields if isinstance(fields, dict) else {}
-        return {**named, "features": read_array(file.read())}
+        arrays = fields if isinstance(fields, dict) else {}
+        return {**arrays, "features": read_array(file.read())}
 
 
 def read_npz(open_file: OpenFile) -> Arrays:

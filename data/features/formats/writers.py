@@ -107,8 +107,8 @@ def _arrays_of(image: ImageFeatures, layout: Layout) -> dict[str, object]:
     count, attributes = len(regions), regions.attribute_ids
     confidence = regions.attribute_scores
     probabilities = np.zeros((count, max(1, regions.class_ids.max() + 1)), "<f4")
-    named = regions.class_ids >= 0
-    probabilities[np.flatnonzero(named), regions.class_ids[named]] = regions.scores[named]
+    valid = regions.class_ids >= 0
+    probabilities[np.flatnonzero(valid), regions.class_ids[valid]] = regions.scores[valid]
     fields = {
         "image_id": image.image_id,
         "width": regions.width,

@@ -127,8 +127,8 @@ class ShowAttendTellCaptioner(EncoderDecoder):
         encoder = RegionFeatures(blind=config.blind, dropout=config.region_dropout())
         super().__init__(config, encoder, decoder, **sizes)
         self.hard = LocationLosses(config.hard) if config.attention == "hard" else None
-        own = ("doubly_stochastic",) if self.hard is None else self.hard.names
-        self.penalty_names = (*self.penalty_names, *own)
+        penalties = ("doubly_stochastic",) if self.hard is None else self.hard.names
+        self.penalty_names = (*self.penalty_names, *penalties)
 
     @property
     def state_width(self) -> int:

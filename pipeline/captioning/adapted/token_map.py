@@ -87,9 +87,9 @@ class TokenMap:
         for part in self.cells:
             rows, columns = len(part.y) - 1, len(part.x) - 1
             width = columns + part.ends
-            own = values[..., part.first : part.first + rows * width]
-            own = own.reshape(*values.shape[:-1], rows, width)[..., :columns]
-            total += _overlap(part.y, self.y).T @ own @ _overlap(part.x, self.x)
+            part_values = values[..., part.first : part.first + rows * width]
+            part_values = part_values.reshape(*values.shape[:-1], rows, width)[..., :columns]
+            total += _overlap(part.y, self.y).T @ part_values @ _overlap(part.x, self.x)
         return total.reshape(*values.shape[:-1], -1)
 
 

@@ -72,8 +72,8 @@ def annotations(
 def _lines(annotations: Annotations) -> Iterator[str]:
     for image in annotations.images:
         row = {"image": image.file, "captions": _captions(image), "split": image.split}
-        own = {} if image.own_id is None else {"image_id": image.own_id}
-        yield json.dumps(row | own, ensure_ascii=False) + "\n"
+        identity = {} if image.own_id is None else {"image_id": image.own_id}
+        yield json.dumps(row | identity, ensure_ascii=False) + "\n"
 
 
 def _captions(image: AnnotatedImage) -> list[object]:

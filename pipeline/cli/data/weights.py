@@ -43,7 +43,7 @@ def list_weights(as_json: bool) -> None:
     rows = [
         (SPICE, PURPOSE, spice_folder() if downloaded_spice() else None),
         *((name, bundled.purpose, bundled.path) for name, bundled in BUNDLED.items()),
-        *((name, known.purpose, downloaded_detector(name)) for name, known in PUBLISHED.items()),
+        *((name, entry.purpose, downloaded_detector(name)) for name, entry in PUBLISHED.items()),
     ]
     if as_json:
         listed = [{"name": n, "purpose": why, "place": path and str(path)} for n, why, path in rows]

@@ -116,13 +116,13 @@ def analyze(
 def _runs(options: ExperimentOptions, named: tuple[Path, ...], split: str) -> list[Run]:
     """Read the named training results, each once."""
     models: dict[Path, str] = {}
-    others = []
+    runs = []
     for path in named:
         if (folder := pretrained_folder([path])) is not None:
             with options.open() as experiment:
                 captions = experiment.result(PREPROCESS, needed_by="analyze").directory
                 files = experiment.files.images
-            others.append(
+            runs.append(
                 Run(path.name, folder, None, captions, read_manifest(captions), None, images=files)
             )
         elif path.is_file():  # a configuration
@@ -134,7 +134,7 @@ def _runs(options: ExperimentOptions, named: tuple[Path, ...], split: str) -> li
         file = options.config_file
         models[_trained(options)] = "experiment" if file is None else file.stem
     taken = list(models.values())  # a name that two runs share becomes a path
-    return others + [
+    return runs + [
         read_run(
             name if taken.count(name) == 1 else str(model), model, options.artifacts, split=split
         )

@@ -148,8 +148,8 @@ def _read(texts: Sequence[str], candidates: int) -> tuple[list[_Sentence], _Pair
     ):
         phrases[sentence].setdefault(phrase, []).append((start, length))
     sentences = [
-        _Sentence([vocabulary[word] for word in line], own)
-        for line, own in zip(split, phrases, strict=True)
+        _Sentence([vocabulary[word] for word in line], sentence_phrases)
+        for line, sentence_phrases in zip(split, phrases, strict=True)
     ]
     return sentences, (forward, backward)
 

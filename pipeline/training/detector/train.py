@@ -254,8 +254,8 @@ class DetectorUpdater(Updater[DetectorPart]):
                 part.batch.to(self._device), sampling=self._sampling, generator=generator
             )
         total = losses.total(attribute_weight=self._config.attribute_weight)
-        named = losses.named()
-        measurements = torch.stack([total, *(named[name] for name in self.names[1:])])
+        by_name = losses.named()
+        measurements = torch.stack([total, *(by_name[name] for name in self.names[1:])])
         return total, measurements.detach().float()
 
     def count(self, part: DetectorPart) -> int:

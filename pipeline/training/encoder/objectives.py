@@ -129,9 +129,9 @@ def make_objective(
     images, shares = torch.zeros(len(vocabulary), dtype=torch.int64), torch.zeros(len(vocabulary))
     for image_id in image_ids:
         tokens = torch.from_numpy(captions.captions(image_id)).long()
-        own = word_shares(tokens[None], torch.arange(len(vocabulary)))[0]
-        images += own > 0
-        shares += own
+        word_counts = word_shares(tokens[None], torch.arange(len(vocabulary)))[0]
+        images += word_counts > 0
+        shares += word_counts
     images[: len(SPECIALS)] = 0
     ids = ((images >= config.min_images) & (images <= _EVERYWHERE * len(image_ids))).nonzero()[:, 0]
     if not len(ids):
