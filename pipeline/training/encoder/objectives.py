@@ -31,6 +31,8 @@ class Words(nn.Module):
     targets over the training images.
     """
 
+    unit = "images"
+
     def __init__(self, width: int, ids: Tensor, shares: Tensor, config: EncoderConfig) -> None:
         super().__init__()
         self.register_buffer("ids", ids)
@@ -62,7 +64,7 @@ class Words(nn.Module):
         return losses.mean()
 
     def count(self, tokens: Tensor) -> int:
-        """Return the images of a part, over which the loss is a mean."""
+        """Return the units of a part, images, over which the loss is a mean."""
         return len(tokens)
 
     def judge(self, cells: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
@@ -77,6 +79,8 @@ class Words(nn.Module):
 
 class Captions(nn.Module):
     """A Transformer of two decoder layers that reads the cells; it is thrown away."""
+
+    unit = "tokens"
 
     def __init__(self, width: int, vocabulary: int) -> None:
         super().__init__()
@@ -95,7 +99,7 @@ class Captions(nn.Module):
         return losses.total() if label_smoothing else losses.caption
 
     def count(self, tokens: Tensor) -> int:
-        """Return the tokens of a part, over which the loss is a mean."""
+        """Return the units of a part, tokens, over which the loss is a mean."""
         return int((tokens != PAD).sum())
 
     def judge(self, cells: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:

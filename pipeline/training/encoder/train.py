@@ -75,7 +75,7 @@ def train_encoder(
     task = TrainingTask(
         "encoder",
         "a2 train --task encoder",
-        "images",
+        objective.unit,
         config,
         network,
         batches,

@@ -85,7 +85,8 @@ def test_a_stopped_training_ends_as_an_uninterrupted_one(scenes, objective, monk
     files = [folder / "encoder.safetensors" for folder in (first, second)]
     assert files[0].read_bytes() == files[1].read_bytes()
     assert without_speed(first) == without_speed(second)
-    score = {"words": "mAP", "captions": "likelihood"}[objective]
+    score, unit = {"words": ("mAP", "images"), "captions": ("likelihood", "tokens")}[objective]
+    assert f'"{unit}_per_second"' in (first / "metrics.jsonl").read_text()
     assert all(0 < line[score] <= 1 for line in without_speed(first))
     # most of what is trained has moved
     moved = load_file(files[0])
