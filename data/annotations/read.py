@@ -6,6 +6,7 @@ A bad item is skipped with a reason; `check_skip_limit` raises if there are too 
 import gc
 import logging
 import re
+from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,9 +16,10 @@ from pathlib import Path
 from sys import intern
 
 from a2cap.data.annotations.caption import CheckedCaption, checked_caption
-from a2cap.data.annotations.image_rows import AnnotatedImage, ImageRow, ImageRows, PackedImages
+from a2cap.data.annotations.image_rows import AnnotatedImage, ImageRow, PackedImages
 from a2cap.data.annotations.json_items import BadItem
 from a2cap.data.annotations.layouts import GIVE_LAYOUT, LAYOUTS, Layout, read_raw
+from a2cap.data.annotations.packed_rows import PackedRows
 from a2cap.data.annotations.record import Fields, RawImage, Reading, fields_of
 from a2cap.data.annotations.split_list import SPLITS, choose_splits, split_of
 from a2cap.data.data_config import USUAL_NAMES, FieldNames
@@ -75,7 +77,7 @@ def read_annotations(
     if not images.has_splits:
         own_ids = images.own_ids() if images.has_own_ids else ()
         identities = partial(Identities, own_ids, numbers=numbers, rule=rule)
-        ids = (row.image_id for row in images.images.first_rows())
+        ids = (row.image_id for row in images.images.rows())
         images.assign(choose_splits(ids, identities, images.name, split_list, split))
     return images.annotations()
 
@@ -115,8 +117,9 @@ class _Collected:
     rule: IdRule
     is_scored: bool
     layout: Layout = LAYOUTS[0]
-    rows: ImageRows = field(default_factory=ImageRows)
-    images: PackedImages = field(default_factory=lambda: PackedImages(ImageRows()))
+    rows: PackedRows = field(default_factory=PackedRows)
+    keys: "array[int]" = field(default_factory=lambda: array("q"))
+    images: PackedImages = field(default_factory=PackedImages)
     skipped: list[SkippedItem] = field(default_factory=list)
     dataset: str = ""
     last: tuple[str, int] = ("", 0)
@@ -160,67 +163,70 @@ class _Collected:
         self.has_captions |= bool(captions)
         self.has_own_ids |= item.own_id is not None
         self.rows.append(
-            ImageRow(identity, item.file, item.position, split, item.own_id, item.order, captions)
+            (identity, item.file, item.position, split, item.own_id, item.order, captions)
         )
+        self.keys.append(hash(identity))
 
     def group(self) -> None:
         """Make images of the rows, without a split for those that are left out."""
-        self.images = PackedImages(self.rows)
         faulty = {item.image_id for item in self.skipped}
-        for numbered in self.rows.groups():
-            identity, first = numbered[0][1].image_id, numbered[0][1]
-            numbers = self._rows_of_one(numbered)
+        groups, self.keys = self.rows.groups(self.keys, range(len(self.rows))), array("q")
+        for group in groups:
+            first = ImageRow(*group[0])
+            rows = self._rows_of_one([ImageRow(*row) for row in group])
+            captions = [caption for row in rows for caption in row.captions]
             split = first.split if self.has_splits else ""
-            if not any(row.captions for number, row in numbered if number in numbers):
-                if numbers and identity not in faulty:
-                    self.skip(identity, "no caption")
+            if not captions:
+                if rows and first.image_id not in faulty:
+                    self.skip(first.image_id, "no caption")
                 split = None
             elif split not in ("", *SPLITS):
-                self.skip(identity, split or "no split")
+                self.skip(first.image_id, split or "no split")
                 split = None
-            self.images.append(numbers or [numbered[0][0]], split)
+            self.images.append(first._replace(captions=captions), split)
+        self.rows = PackedRows()
 
     def require_images(self) -> None:
         """Raise the most frequent reason as InputError if all images are left out."""
         if not any(split is not None for split in self.images.splits):
             self.annotations()
 
-    def _rows_of_one(self, numbered: Sequence[tuple[int, ImageRow]]) -> list[int]:
-        """Return the numbers of the rows of one image that are read, none if they are of several.
+    def _rows_of_one(self, rows: Sequence[ImageRow]) -> list[ImageRow]:
+        """Return the rows of one image that are read, none if they are of several.
 
         A store has one entry for files that share an id, so nothing states whose the features are.
         """
-        first = numbered[0][1]
-        numbers = [numbered[0][0]]
-        other = next((row.file for _, row in numbered if row.file != first.file), None)
+        first, *others = rows
+        other = next((row.file for row in others if row.file != first.file), None)
         if other is not None:
             text = "{!r} has the same id as {!r}; rename one"
             if self.rule == "number" and image_id(other, "path") != image_id(first.file, "path"):
                 self.repeats_numbers = True
                 text += ", or set data.ids=path, which makes the path the id"
             self.skip(first.image_id, text.format(first.file, other))
-            for file in dict.fromkeys(row.file for _, row in numbered[1:]):
+            for file in dict.fromkeys(row.file for row in others):
                 self.skip(first.image_id, text.format(file, first.file))
             return []
-        for number, row in numbered[1:]:
+        kept = [first]
+        for row in others:
             if not self.layout.has_rows:
                 self.skip(first.image_id, f"duplicate of image {row.file!r}")
             elif row.split != first.split:
                 reason = f"split {row.split!r}, {first.split!r} in {first.position}"
                 self.skip(row.position, reason)
             else:
-                numbers.append(number)
-        return numbers
+                kept.append(row)
+        return kept
 
     def own_ids(self) -> Iterator[tuple[str, Key | None]]:
         """Yield the id of each image and its own id, also of those that are left out."""
-        return ((row.image_id, row.own_id) for row in self.images.first_rows())
+        return ((row.image_id, row.own_id) for row in self.images.rows())
 
     def assign(self, splits: Sequence[str | None]) -> None:
         """Give each image its split, and leave out those that have none."""
         outside = {
             row.image_id: None
-            for row, split in zip(self.images.first_rows(), splits, strict=True)
+            for row, split in zip(self.images.rows(), splits, strict=True)
             if split is None
         }
         self.skipped = [item for item in self.skipped if item.image_id not in outside]
