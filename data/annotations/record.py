@@ -35,6 +35,7 @@ _OWN_ID_FIELDS = ("image_id", "cocoid")
 _NUMBERED = re.compile(r"(?:caption|sentence|text|comment|reference|ref)_?[0-9]+")
 _ANSWERS = ("gpt", "assistant", "model", "bot")
 _LONGEST_NAME = 1000
+_PLAIN_FILE = re.compile(r"\w{1,200}\.(?:jpg|png)")
 _IMAGE_TOKEN = re.compile(r"</?(?:image|img|ImageHere)>")
 
 NAME_CAPTION = "name it as data.fields.caption, of a2 score as --caption-column"
@@ -178,6 +179,8 @@ def file_of(value: object, field: str) -> str:
         return f"{value:012d}.jpg"
     if not isinstance(value, str):
         raise BadItem(f"{field!r} is not the name of an image: {value!r:.40}")
+    if _PLAIN_FILE.fullmatch(value):
+        return value  # without the cost of a path
     if value.startswith("data:") or len(value) > _LONGEST_NAME:
         raise BadItem(f"{field!r} is an image as text: {value[:30]!r}…; write the image as a file")
     # of Windows, and "./a.jpg" is "a.jpg"
