@@ -2,13 +2,18 @@
 
 import csv
 import re
+from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import islice
+from itertools import groupby, islice
 from operator import itemgetter
 from typing import Any
 
-from a2cap.data.annotations.json_items import BadItem, key_member, member, text_member, unpacked
+import numpy as np
+
+from a2cap.data.annotations.json_items import BadItem, key_member, member, text_member
+from a2cap.data.annotations.packed_rows import Members, repeated_numbers
 from a2cap.data.annotations.record import (
     CAPTION_FIELDS,
     IMAGE_FIELDS,
@@ -121,76 +126,106 @@ def _cells(row: str, delimiter: str, columns: Sequence[str]) -> dict[str, str]:
     return dict(zip(columns, map(str.strip, cells), strict=False))
 
 
-def _listed(items: list[object], key: str) -> Iterator[Record]:
-    for index, item in enumerate(items):
-        items[index] = None  # one image at a time is in memory twice, not all of them
-        yield f"{key}[{index}]", unpacked(item)
-
-
-def karpathy(document: Any, reading: Reading) -> Iterator[Record]:
+def karpathy(document: Members, reading: Reading) -> Iterator[Record]:
     """Yield the images of Karpathy's layout."""
-    return _listed(document["images"], "images")
+    return ((position, item) for _, position, item in document.listed("images"))
 
 
-def coco(document: Any, reading: Reading) -> Iterator[RawImage]:
+def coco(document: Members, reading: Reading) -> Iterator[RawImage]:
     """Yield the images of COCO with their captions in the order of ids, as `COCO` has them."""
-    entries: dict[Key, list[tuple[str, str]]] = {}
-    for position, item in _listed(document["images"], "images"):
+    for group in document.rows.groups(*_owned_rows(document, reading)):
+        yield from _image_of_coco(group, reading)
+
+
+def _owned_rows(document: Members, reading: Reading) -> tuple["array[int]", "array[int]"]:
+    """Return the number of the image of each usable item, and its row; images come first."""
+    owners, rows = array("q"), array("I")
+    for row, position, item in document.listed("images"):
         with reading.skipping(position):
-            number = key_member(item, "id")
-            name = "file_name" if "file_name" in item else "id"
-            entry = position, file_of(item[name], name)
-            entries.setdefault(number, []).append(entry)
-    captions: dict[Key, list[tuple[int, int, object]]] = {}
-    seen: set[Key] = set()
-    for index, (position, item) in enumerate(_listed(document["annotations"], "annotations")):
+            owner = _number_of(key_member(item, "id"))
+            _file_of_entry(item)
+            owners.append(owner)
+            rows.append(row)
+    known = array("q", np.sort(owners).tobytes())
+    items = (item for *_, item in document.listed("annotations") if isinstance(item, dict))
+    repeated = repeated_numbers(array("q", (_number_of(i["id"]) for i in items if "id" in i)))
+    seen = set[Key]()
+    for row, position, item in document.listed("annotations"):
         with reading.skipping(position):
-            number, caption = key_member(item, "image_id"), member(item, "caption")
-            if number not in entries:
-                raise BadItem(f"caption of an unknown image: {number!r:.40}")
-            texts = captions.setdefault(number, [])
-            # VizWiz: captions that say only that the image is bad
-            if item.get("is_rejected") or item.get("is_precanned"):
-                continue
-            # one caption twice would count as two references
-            identity = key_member(item, "id") if "id" in item else index
-            if "id" in item and identity in seen:
-                raise BadItem(f"duplicate id {identity!r}")
-            seen.add(identity)
-            texts.append((identity if isinstance(identity, int) else index, index, caption))
-    for number, named in entries.items():
+            key, _ = key_member(item, "image_id"), member(item, "caption")
+            owner = _number_of(key)
+            place = bisect_left(known, owner)
+            if owner not in known[place : place + 1]:
+                raise BadItem(f"caption of an unknown image: {key!r:.40}")
+            if "id" in item and not _is_rejected(item):
+                identity = key_member(item, "id")
+                # one caption twice would count as two references
+                if identity in seen:
+                    raise BadItem(f"duplicate id {identity!r}")
+                if _number_of(identity) in repeated:
+                    seen.add(identity)
+            owners.append(owner)
+            rows.append(row)
+    return owners, rows
+
+
+def _image_of_coco(rows: Sequence[tuple[str, int, Any]], reading: Reading) -> Iterator[RawImage]:
+    """Yield the image of an id, unless it is of several files or all of its captions are rejected.
+
+    rows: the entries of the image, then those of its captions.
+    """
+    entries = [(f"images[{n}]", _file_of_entry(item)) for key, n, item in rows if key == "images"]
+    captions = [(n, item) for key, n, item in rows if key == "annotations"]
+    usable = [(n, item) for n, item in captions if not _is_rejected(item)]
+    number = rows[0][2]["id"]
+    if len({file for _, file in entries}) > 1:  # nothing states whose the captions are
+        both = " and ".join(repr(file) for _, file in entries[:2])
+        for position, _ in entries:
+            reading.skip(position, f"duplicate id {number!r}, of {both}")
+    elif usable or not captions:
         # the files of COCO are not in the order of ids
-        texts = sorted(captions.get(number, ()), key=itemgetter(0))
-        if len({file for _, file in named}) > 1:  # nothing states whose the captions are
-            both = " and ".join(repr(file) for _, file in named[:2])
-            for position, _ in named:
-                reading.skip(position, f"duplicate id {number!r}, of {both}")
-        elif texts or number not in captions:
-            order = min((index for _, index, _ in texts), default=0)
-            listed = [caption for _, _, caption in texts]
-            yield RawImage(*named[0], None, listed, number, number, order)
+        usable.sort(key=lambda c: c[1]["id"] if isinstance(c[1].get("id"), int) else c[0])
+        order = min((n for n, _ in usable), default=0)
+        texts = [item["caption"] for _, item in usable]
+        yield RawImage(*entries[0], None, texts, number, number, order)
 
 
-def lists(document: Mapping[str, object], reading: Reading) -> Iterator[Record]:
+def _number_of(key: object) -> int:
+    """Return a number for an id, which another id has once in 10^19 cases; 1 and "1" are two."""
+    return hash(repr(key))
+
+
+def _file_of_entry(item: Mapping[str, object]) -> str:
+    name = "file_name" if "file_name" in item else "id"
+    return file_of(item[name], name)
+
+
+def _is_rejected(item: Mapping[str, object]) -> bool:
+    """Return True for captions of VizWiz that say only that the image is bad."""
+    return bool(item.get("is_rejected") or item.get("is_precanned"))
+
+
+def lists(document: Members, reading: Reading) -> Iterator[Record]:
     """Yield the records of lists by name; a name may be that of their split."""
-    for key, items in document.items():
-        for position, values in _listed(items, key) if isinstance(items, list) else ():
+    for key, place, values in document.rows:
+        if place is not None:
             has_split = split_of(key) and isinstance(values, dict)
-            yield position, {"split": key, **values} if has_split else values
+            yield f"{key}[{place}]", {"split": key, **values} if has_split else values
 
 
-def textcaps(document: Any, reading: Reading) -> Iterator[RawImage]:
+def textcaps(document: Members, reading: Reading) -> Iterator[RawImage]:
     """Yield the entries of TextCaps, whose images are named by id."""
     fields = Fields(captions=["caption_str"], split=["set_name"])
-    for position, item in _listed(document["data"], "data"):
+    for _, position, item in document.listed("data"):
         with reading.skipping(position):
             yield raw_image((position, item), fields, f"{text_member(item, 'image_id')}.jpg")
 
 
-def dictionary(document: Mapping[str, object], reading: Reading) -> Iterator[Record]:
+def dictionary(document: Members, reading: Reading) -> Iterator[Record]:
     """Yield the records of {image: captions}, or {image: record}."""
-    for key, packed_value in document.items():
-        value = unpacked(packed_value)
+    for key, rows in groupby(document.rows, key=itemgetter(0)):
+        places, items = zip(*((place, item) for _, place, item in rows), strict=True)
+        value = items[0] if places[0] is None else [*items]
         values = value if isinstance(value, dict) else {"captions": value}
         yield f"{key!r:.60}", {**values, reading.fields.image[0]: key}
 
@@ -217,22 +252,22 @@ def in_order(items: Iterable[object], reading: Reading, what: str = "item") -> I
 
 def first_of(value: object) -> Mapping[str, object]:
     """Return the first item of a list of objects, else an empty one."""
-    first = unpacked(value[0]) if isinstance(value, list) and value else {}
+    first = value[0] if isinstance(value, list) and value else {}
     return first if isinstance(first, dict) else {}
 
 
-def kind_of(document: Mapping[str, object], fields: Fields) -> str | None:
+def kind_of(document: Members, fields: Fields) -> str | None:
     """Return the form of a JSON object, None for another one, such as instances of COCO."""
-    images, annotations = document.get("images"), document.get("annotations")
-    items = annotations if isinstance(annotations, list) else [{}]
-    has_texts = any(isinstance(item, dict) and "caption" in item for item in items)
-    firsts = (first_value(first_of(values), fields.image) for values in document.values())
-    has_records = any(first is not None for first in firsts)
+    firsts = document.firsts
+    images, annotations = firsts.get("images"), document.listed("annotations")
+    has_texts = any(isinstance(item, dict) and "caption" in item for *_, item in annotations)
+    records = (first_value(first_of(values), fields.image) for values in firsts.values())
+    has_records = any(first is not None for first in records)
     kinds = {
-        "karpathy": isinstance(images, list) and "annotations" not in document,
-        "coco": isinstance(images, list) and (has_texts or items == []),
-        "textcaps": "caption_str" in first_of(document.get("data")),
-        "lists": "images" not in document and (has_records or all(map(split_of, document))),
-        "dictionary": document.keys().isdisjoint(("images", "annotations")),
+        "karpathy": isinstance(images, list) and "annotations" not in firsts,
+        "coco": isinstance(images, list) and (has_texts or firsts.get("annotations") == []),
+        "textcaps": "caption_str" in first_of(firsts.get("data")),
+        "lists": "images" not in firsts and (has_records or all(map(split_of, firsts))),
+        "dictionary": firsts.keys().isdisjoint(("images", "annotations")),
     }
-    return next((kind for kind, matches in kinds.items() if document and matches), None)
+    return next((kind for kind, matches in kinds.items() if firsts and matches), None)

@@ -1,10 +1,9 @@
 """Items of a JSON list: their members, checked for type."""
 
-import marshal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from a2cap.data.errors import InputError
 
@@ -16,16 +15,6 @@ _LARGEST_COORDINATE = 2**24
 
 class BadItem(Exception):
     """Raised when an item cannot be used, with the reason; the caller adds the item's position."""
-
-
-def packed(item: dict[str, object]) -> object:
-    """Return an image of Karpathy's layout as bytes, a quarter of its memory, and others as is."""
-    return marshal.dumps(item) if "sentences" in item else item
-
-
-def unpacked(item: object) -> Any:
-    """Return the JSON object of bytes, and any other value as it is."""
-    return marshal.loads(item) if isinstance(item, bytes) else item
 
 
 def keys_of(item: Mapping[str, object]) -> str:

@@ -11,7 +11,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from a2cap.data.annotations import carriers
-from a2cap.data.annotations.json_items import BadItem, keys_of, packed, unpacked
+from a2cap.data.annotations.json_items import BadItem, keys_of
+from a2cap.data.annotations.packed_rows import Members
 from a2cap.data.annotations.record import (
     NAME_CAPTION,
     Fields,
@@ -26,10 +27,9 @@ from a2cap.data.annotations.record import (
 )
 from a2cap.data.errors import InputError
 from a2cap.data.files.json_file import (
+    JsonObject,
     decode_text,
-    joined,
     list_items,
-    parse_first,
     parse_json,
     read_text,
     text_blocks,
@@ -90,7 +90,7 @@ def read_raw(path: Path, reading: Reading) -> RawAnnotations:
     layout = next((layout for layout in LAYOUTS if layout.kind == kind), None)
     if layout is None:
         raise InputError(f"unknown layout: {str(path)!r} {_described(first)}; {GIVE_LAYOUT}")
-    dataset = _dataset_of(content) if isinstance(content, dict) else ""
+    dataset = _dataset_of(first) if isinstance(first, dict) else ""
     return RawAnnotations(layout, _images(layout.records(content, reading), reading), dataset)
 
 
@@ -127,11 +127,12 @@ def _opened(path: Path, fields: Fields) -> tuple[str | None, Any, Any]:
         kinds: dict[type, str] = {dict: "records", str: "captions", list: "captions"}
         return kinds.get(type(first)), chain(head, items), first
     if start == "{" and not name.endswith(_LINES):
-        first, has_more = parse_first(joined(blocks), where=where, convert=packed)
-        first = unpacked(first)
+        json_object = JsonObject(blocks, where=where)
+        document = Members(json_object)
+        first = document.firsts
         is_record = first_value(first, fields.image) and has_captions(first, fields.captions)
-        if not (has_more or is_record):
-            return carriers.kind_of(first, fields), first, first
+        if not (json_object.has_more or is_record):
+            return carriers.kind_of(document, fields), document, first
         blocks, name = text_blocks(path), _LINES[0]
     return _opened_lines(name, text_lines(blocks), fields, where)
 

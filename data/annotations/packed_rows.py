@@ -6,6 +6,7 @@ As Python objects, a caption of 60 characters takes ten times its record in the 
 import marshal
 import zlib
 from array import array
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice, pairwise
 from typing import Any
@@ -13,10 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from a2cap.data.files.json_file import JsonObject
+
 _ROWS = 32
 """Rows that are compressed together; of rows in any order, each is read with those of its block."""
 _PARTS = 8
 """Parts of the rows, of which one is in memory when they are grouped."""
+_MOST_KEYS = 100
+_TELLING_KEYS = ("images", "annotations", "data", "info", "dataset")
 _NO_RANK = np.uint32(2**32 - 1)
 
 
@@ -81,6 +86,45 @@ class PackedRows:
             return self._last
         rows: list[bytes] = marshal.loads(zlib.decompress(self._blocks[block]))
         return rows
+
+
+class Members:
+    """Members of a JSON object in the order of its file, packed: items of lists, and other values.
+
+    firsts: the values of the first keys and of those that tell a form; of a list, its first item.
+    """
+
+    def __init__(self, json_object: JsonObject) -> None:
+        """Read the members; raise InputError for a key that is repeated, and for invalid JSON."""
+        self.rows, self.firsts = PackedRows(), dict[str, Any]()
+        self._starts, keys = dict[str, int](), array("q")
+        for key, place, value in json_object.members():
+            if not place:
+                keys.append(hash(key))
+                # an object of more keys is one of images
+                if len(self._starts) < _MOST_KEYS or key in _TELLING_KEYS:
+                    self._starts[key] = len(self.rows)
+                    self.firsts[key] = value if place is None else [value]
+            self.rows.append((key, place, value))
+        if repeated := repeated_numbers(keys):
+            names = Counter(
+                key for key, place, _ in self.rows if not place and hash(key) in repeated
+            )
+            raise json_object.repeated_key(names.most_common(1)[0][0])
+
+    def listed(self, key: str) -> Iterator[tuple[int, str, Any]]:
+        """Yield the items of the list under a key with their rows and positions."""
+        start = self._starts.get(key, len(self.rows))
+        for row, (name, place, item) in enumerate(self.rows.since(start), start):
+            if name != key or place is None:
+                break
+            yield row, f"{key}[{place}]", item
+
+
+def repeated_numbers(numbers: "array[int]") -> set[int]:
+    """Return the 64-bit integers that are there more than once."""
+    ordered = np.sort(numbers)
+    return {*ordered[1:][ordered[1:] == ordered[:-1]].tolist()}
 
 
 def _ranks(keys: "array[int]") -> NDArray[np.uint32]:

@@ -6,11 +6,11 @@ import json
 import re
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from a2cap.data.errors import InputError
 from a2cap.data.files.expansion import expansion_limit
@@ -42,21 +42,6 @@ def parse_json(text: str, *, where: str) -> object:
         return _decoder().decode(text)
 
 
-def parse_first(
-    text: str,
-    *,
-    where: str,
-    convert: Callable[[dict[str, object]], object] | None = None,
-) -> tuple[Any, bool]:
-    """Return the first value of a text as `parse_json` does, and True if more follows.
-
-    convert: applied to every object.
-    """
-    with _json_errors(where):
-        value, end = _decoder(convert).raw_decode(text, _after_space(text, 0))
-    return value, _after_space(text, end) != len(text)
-
-
 def read_json_list(path: Path) -> Iterator[object]:
     """Yield the values of a file that contains one JSON list, of which only a part is in memory.
 
@@ -68,30 +53,60 @@ def read_json_list(path: Path) -> Iterator[object]:
 
 def list_items(blocks: Iterable[str], *, where: str) -> Iterator[object]:
     """Yield the values of a JSON list in blocks of text; raises as `read_json_list` does."""
-    part, decoder = _Part(blocks), _decoder()
+    part = _Part(blocks)
     if part.character() != "[":
         raise InputError(f"not a JSON list: {where}; name a file that contains one")
-    part.position += 1
-    closed = part.character() == "]"
-    while not closed:
-        with _json_errors(where):
-            value = part.value(decoder)
-            closed = part.character() == "]"
-            if not closed and part.character() != ",":
-                raise part.error("Expecting ',' delimiter", part.position)
-        yield value
-        part.position += not closed
-        part.character()
-    part.position += 1
+    with _json_errors(where):
+        for _ in part.members("]"):
+            yield part.value()
     if part.character():
         raise _not_json(where, "text after the list")
+
+
+class JsonObject:
+    """The JSON object that blocks of text begin with, of which only a part is in memory.
+
+    has_more: True if text follows, once the members are read.
+    """
+
+    def __init__(self, blocks: Iterable[str], *, where: str) -> None:
+        self._part, self._where = _Part(blocks), where
+        self.has_more = False
+
+    def members(self) -> Iterator[tuple[str, int | None, object]]:
+        """Yield each key with the items of its list and their places, or None and another value.
+
+        An empty list is another value. Raises InputError as `parse_json` does, but not for a key
+        that this object repeats.
+        """
+        part = self._part
+        part.character()
+        with _json_errors(self._where):
+            for _ in part.members("}"):
+                part.require('"', "property name enclosed in double quotes")
+                key = str(part.value())
+                part.require(":", "':' delimiter")
+                part.position += 1
+                place = None
+                if part.character() == "[":
+                    for place, _ in enumerate(part.members("]")):
+                        yield key, place, part.value()
+                    if place is None:
+                        yield key, None, []
+                else:
+                    yield key, None, part.value()
+            self.has_more = part.character() != ""
+
+    def repeated_key(self, key: str) -> InputError:
+        """Return the error for a key that this object has twice."""
+        return _repeated_key(self._where, key)
 
 
 class _Part:
     """A part of a JSON text that comes in blocks; what was read is dropped."""
 
     def __init__(self, blocks: Iterable[str]) -> None:
-        self._blocks = iter(blocks)
+        self._blocks, self._decoder = iter(blocks), _decoder()
         self._text, self.position = "", 0
         self._line, self._column = 0, 0  # of the beginning of this part, from 0
 
@@ -103,11 +118,29 @@ class _Part:
         self.position = at
         return self._text[at : at + 1]
 
-    def value(self, decoder: json.JSONDecoder) -> object:
+    def members(self, closing: str) -> Iterator[None]:
+        """Move to each member of the list or object at the position, then behind its end."""
+        self.position += 1
+        is_open = self.character() != closing
+        while is_open:
+            yield
+            is_open = self.character() == ","
+            if not is_open:
+                self.require(closing, "',' delimiter")
+            self.position += is_open
+            self.character()
+        self.position += 1
+
+    def require(self, character: str, name: str) -> None:
+        """Move past white space; raise JSONDecodeError unless this character is there."""
+        if self.character() != character:
+            raise self.error(f"Expecting {name}", self.position)
+
+    def value(self) -> object:
         """Return the value at the position, and move behind it."""
         while True:
             try:
-                value, end = decoder.raw_decode(self._text, self.position)
+                value, end = self._decoder.raw_decode(self._text, self.position)
             except json.JSONDecodeError as error:
                 # a string that does not end, or a fault in the last characters, may go on
                 is_inside = error.pos < len(self._text) - _LONGEST_WORD
@@ -155,13 +188,8 @@ def text_lines(blocks: Iterable[str]) -> Iterator[str]:
 
 def read_text(path: Path) -> str:
     """Return the text of a UTF-8 file, gzipped or not; raises InputError as `read_json` does."""
-    return joined(text_blocks(path))
-
-
-def joined(blocks: Iterable[str]) -> str:
-    """Return blocks of text as a whole."""
     text = ""
-    for block in blocks:
+    for block in text_blocks(path):
         text += block  # in place, while a join has the parts beside the whole
     return text
 
@@ -215,17 +243,19 @@ class _RepeatedKeyError(ValueError):
     """Raised for an object that has a key twice."""
 
 
-def _decoder(
-    convert: Callable[[dict[str, object]], object] | None = None,
-) -> json.JSONDecoder:
+def _decoder() -> json.JSONDecoder:
     def as_object(pairs: list[tuple[str, object]]) -> object:
         value = dict(pairs)
         if len(value) < len(pairs):
             keys = Counter(key for key, _ in pairs)
             raise _RepeatedKeyError(keys.most_common(1)[0][0])
-        return convert(value) if convert else value
+        return value
 
     return json.JSONDecoder(parse_constant=_reject_constant, object_pairs_hook=as_object)
+
+
+def _repeated_key(where: str, key: str) -> InputError:
+    return InputError(f"{where} has the key {key!r:.60} twice; keep one")
 
 
 @contextmanager
@@ -233,7 +263,7 @@ def _json_errors(where: str) -> Iterator[None]:
     try:
         yield
     except _RepeatedKeyError as error:
-        raise InputError(f"{where} has the key {str(error)!r:.60} twice; keep one") from error
+        raise _repeated_key(where, str(error)) from error
     except json.JSONDecodeError as error:
         position = f"line {error.lineno}, column {error.colno}: {error.msg}"
         raise _not_json(where, position) from error

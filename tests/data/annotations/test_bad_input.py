@@ -170,6 +170,8 @@ KARPATHY_ROW = (
     '"sentences": [{{"raw": "{1}.", "tokens": {3}}}, {{"raw": "{1}", "tokens": {3}}}]}}'
 )
 
+COCO_ROW = '{{"id": {0}, "image_id": {4}, "caption": "{1}"}}'
+
 
 @pytest.mark.parametrize(
     ("name", "row", "count"),
@@ -178,6 +180,8 @@ KARPATHY_ROW = (
         ("x.json", '{{"image": "d/{0:09d}.jpg", "caption": "{1}"}}', 3000),
         ("x.json", '{{"image": "{0:07d}.jpg", "caption": "a {2} dog"}}', 5000),
         ("karpathy.json", KARPATHY_ROW, 1000),
+        ("coco.json", COCO_ROW, 3000),
+        ("object.json", '"d/{0:09d}.jpg": ["{1}", "\U0001f415"]', 3000),
         ("x.json", '{{"image": "data:image/jpeg;base64,{0:09000d}", "caption": "a dog"}}', 60),
     ],
 )
@@ -187,9 +191,17 @@ def test_annotations_take_at_most_twice_their_file_in_memory(
     monkeypatch.setattr(json_file, "_BLOCK", 4096)
     words = [WORDS[n * n % 7 % 6] for n in range(count + 3)]
     lines = [LINE.format(*words[n : n + 3]) for n in range(count)]
-    rows = [row.format(n, t, words[n], json.dumps(t.split())) for n, t in enumerate(lines)]
-    text = "\n".join(["image,caption", *rows]) if name == "x.csv" else f"[{','.join(rows)}]"
-    text = f'{{"images": {text}}}' if name == "karpathy.json" else text
+    rows = [
+        row.format(n, t, words[n], json.dumps(t.split()), 7 * n % 600) for n, t in enumerate(lines)
+    ]
+    images = json.dumps([{"id": n, "file_name": f"{n:012d}.jpg"} for n in range(600)])
+    text = {
+        "x.csv": "\n".join(["image,caption", *rows]),
+        "x.json": f"[{','.join(rows)}]",
+        "karpathy.json": f'{{"images": [{",".join(rows)}]}}',
+        "coco.json": f'{{"annotations": [{",".join(rows)}], "images": {images}}}',
+        "object.json": f"{{{','.join(rows)}}}",
+    }[name]
     path = written(tmp_path, text, name)
     # of two readings, as the interpreter's table of strings may grow during one of them
     assert any(peak_of_reading(path) < 2 * path.stat().st_size for _ in range(2))
