@@ -133,8 +133,16 @@ def karpathy(document: Members, reading: Reading) -> Iterator[Record]:
 
 def coco(document: Members, reading: Reading) -> Iterator[RawImage]:
     """Yield the images of COCO with their captions in the order of ids, as `COCO` has them."""
-    for group in document.rows.groups(*_owned_rows(document, reading)):
-        yield from _image_of_coco(group, reading)
+    owners, rows = _owned_rows(document, reading)
+    has_images = False
+    for group in document.rows.groups(owners, rows):
+        for image in _image_of_coco(group, reading):
+            has_images = True
+            yield image
+    for row in () if has_images else rows:  # why there is none
+        key, place, item = document.rows[row]
+        if key == "annotations" and _is_rejected(item):
+            reading.skip(f"{key}[{place}]", "rejected: it says only that the image is bad")
 
 
 def _owned_rows(document: Members, reading: Reading) -> tuple["array[int]", "array[int]"]:

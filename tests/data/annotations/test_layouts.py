@@ -390,6 +390,17 @@ LINES = "JSON Lines of records"
             "2 of 3 items skipped for one reason, first '000000000042': unknown split: 'x'; fix "
             "them",
         ),
+        # not that it is empty
+        (
+            "x.json",
+            {
+                "images": [{"id": 1, "file_name": "a.jpg"}],
+                "annotations": [{"image_id": 1, "caption": "Quality issues", "is_rejected": True}],
+            },
+            "COCO captions",
+            "1 of 1 items skipped for one reason, first 'annotations[0]': rejected: it says only "
+            "that the image is bad; fix them",
+        ),
         # not that the file names the splits
         (
             "x.jsonl",

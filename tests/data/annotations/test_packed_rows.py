@@ -94,7 +94,7 @@ def is_key(value):
 
 def plain_coco(images, annotations):
     """The images of COCO and the skipped positions, by lists and dictionaries."""
-    entries, captions, skipped, seen = {}, {}, [], set()
+    entries, captions, skipped, seen, rejected = {}, {}, [], set(), []
     for index, item in enumerate(images):
         name = item.get("file_name", item.get("id")) if isinstance(item, dict) else None
         is_file = isinstance(name, str) or (name is not None and name >= 0 and name != 3)
@@ -116,7 +116,9 @@ def plain_coco(images, annotations):
             skipped.append(f"annotations[{index}]")
             continue
         texts = captions.setdefault(number, [])
-        if not is_rejected:
+        if is_rejected:
+            rejected.append(f"annotations[{index}]")
+        else:
             place = identity if isinstance(identity, int) else index
             texts.append((place, index, item["caption"]))
     read = []
@@ -128,7 +130,7 @@ def plain_coco(images, annotations):
             order = min((index for _, index, _ in texts), default=0)
             listed = [text for *_, text in texts]
             read.append(RawImage(*named[0], None, listed, number, number, order))
-    return read, skipped
+    return read, skipped if read else skipped + rejected
 
 
 @given(IMAGES, CAPTIONS, st.booleans())
