@@ -151,12 +151,6 @@ class GcnLstmCaptioner(EncoderDecoder):
         decoder = UpDownDecoder(
             config, feature_width=width, vocabulary_size=sizes["vocabulary_size"]
         )
-        # PyTorch's initial range, which the authors' code keeps; from the values of Up-Down, for a
-        # width of 1,000, a decoder of width 64 learns nothing behind the convolution
-        for name, parameter in decoder.named_parameters():
-            if parameter.ndim == 2 and ".alignment." not in name:
-                bound = 1 / math.sqrt(parameter.shape[1])
-                nn.init.uniform_(parameter, -bound, bound)
         super().__init__(config, encoder, decoder, **sizes)
 
     @property

@@ -49,6 +49,10 @@ class GcnLstmConfig(UpDownConfig):
     """Dropout rate of the regions after the convolution, of embedded tokens and of the state before
     the output layer; the authors' code drops no embedded tokens."""
 
+    initial: Literal["authors", "uniform"] = "uniform"
+    """Initial values of the decoder, by default as in the authors' code. uniform: torch's, layers
+    within 1 / sqrt(inputs) of 0 and embeddings N(0, 1); authors: those of Up-Down's."""
+
     @property
     def needs(self) -> Mapping[str, tuple[str, str]]:
         """Return the need of the semantic graph."""

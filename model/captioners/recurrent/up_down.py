@@ -51,7 +51,7 @@ class UpDownDecoder(RecurrentDecoder):
             alignment=config.alignment,
         )
         for name, parameter in self.named_parameters():
-            if ".alignment." not in name:
+            if config.initial == "authors" and ".alignment." not in name:
                 nn.init.normal_(parameter, std=0.0 if name.endswith("bias") else 0.01)
         for gates in (self.from_token, self.language):
             gates.bias.data[width : 2 * width] = 1  # an open forget gate

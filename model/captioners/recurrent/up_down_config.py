@@ -48,5 +48,10 @@ class UpDownConfig(CaptionerSettings):
     """Dropout rate of embedded tokens and of the state before the output layer; the authors have
     none, later implementations 0.5."""
 
+    initial: Literal["authors", "uniform"] = "authors"
+    """Initial values. authors: N(0, 0.01^2), from which narrow captioners learn no more than the
+    frequency of words for long. uniform: torch's, layers within 1 / sqrt(inputs) of 0 and
+    embeddings N(0, 1)."""
+
     alignment: SingleAlignment = AlignmentConfig()
     """The attention alignment of A2."""
