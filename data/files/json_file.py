@@ -19,6 +19,8 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _BLOCK = 1 << 18
 """Bytes that are read at a time."""
 _LONGEST_WORD = 16
+_GOES_ON = frozenset(("", ".", "e", "E", "e+", "e-", "E+", "E-"))
+"""What follows a number that may go on in the next block of a text."""
 """Characters of a JSON text that a block may end in, such as -Infinity and \\ud83d."""
 _WHITE_SPACE = re.compile(r"[ \t\n\r]*")
 
@@ -147,8 +149,7 @@ class _Part:
                 if (is_inside and "Unterminated" not in error.msg) or not self._grow():
                     raise self.error(error.msg, error.pos) from error
             else:
-                # a number may go on
-                if end < len(self._text) or not self._grow():
+                if self._text[end : end + 3] not in _GOES_ON or not self._grow():
                     self.position = end
                     return value
 

@@ -36,7 +36,11 @@ def test_rows_come_back_in_order_and_in_groups_of_equal_keys(keys):
 
 
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=5),
     lambda v: st.lists(v, max_size=4) | st.dictionaries(st.text(max_size=3), v, max_size=3),
     max_leaves=15,
 )
@@ -51,6 +55,13 @@ def test_the_members_of_an_object_are_those_that_json_has(document, size):
         else:
             read.setdefault(key, []).append(value)
     assert read == document
+
+
+@pytest.mark.parametrize("size", range(1, 12))
+def test_a_number_goes_on_in_the_next_block(size):
+    document = {"version": 1.5, "a": [1e22, -2.5e-7], "b": 12}
+    members = members_of(document, size=size).rows
+    assert [value for *_, value in members] == [1.5, 1e22, -2.5e-7, 12]
 
 
 TEXT = json.dumps({"images": [{"id": 1, "n": -1.5}, []], "é": "\\", "b": {"c": None}}, indent=1)
