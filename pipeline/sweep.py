@@ -142,6 +142,12 @@ def read_systems(path: Path) -> SystemsTable:
     missing = [s.config for s in table.systems.values() if not (path.parent / s.config).is_file()]
     if missing:
         raise ConfigError(f"no configuration {missing[0]!r} beside {str(path)!r}; correct its path")
+    for name, ensemble in table.ensembles.items():
+        if name in table.systems or len({*ensemble.of}) < len(ensemble.of):
+            raise ConfigError(
+                f"ensemble {name!r} of {str(path)!r} has the name of a system, or a system twice; "
+                "give it a name of its own, and each system once"
+            )
     members = [member for ensemble in table.ensembles.values() for member in ensemble.of]
     if unknown := [member for member in members if member not in table.systems]:
         raise ConfigError(

@@ -289,6 +289,15 @@ def test_systems_of_a_table_are_evaluated_as_an_ensemble_of_each_seed(monkeypatc
             "no system 'C' for an ensemble of {!r}; its systems are A",
         ),
         (
+            "phases: {x: []}\nsystems: {A: {config: table.yaml}, B: {config: table.yaml}}\n"
+            "ensembles: {A: {of: [A, B]}}",
+            "ensemble 'A' of {!r} has the name of a system, or a system twice; give it a name of ",
+        ),
+        (
+            "phases: {x: []}\nsystems: {A: {config: table.yaml}}\nensembles: {B: {of: [A, A]}}",
+            "ensemble 'B' of {!r} has the name of a system, or a system twice; give it a name of ",
+        ),
+        (
             "phases: {x: []}\nsystems: {A: {config: table.yaml}}\nensembles: {B: {of: [A]}}",
             "not a table of systems: {!r} (ensembles.B.of: tuple should have at least 2 items",
         ),
