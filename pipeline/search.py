@@ -5,6 +5,7 @@ results that exist, so that the same command proposes the same settings again, a
 have no result yet.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -23,7 +24,9 @@ from a2cap.pipeline.training.summary import TrainingSummary
 _LOGARITHMIC = 10  # ratio of the ends
 _RANDOM_TRIALS = 5
 """Trials before the sampler models the scores, and before the pruner compares."""
-_PHASE = 10**9  # epochs of self-critical training are counted from here: they compare among them
+_PHASE = 10**9  # epochs of self-critical training are counted from here, after all others
+_MEASURES = ("select", "validation_beam_size", "max_validation_images")
+"""Fields that change what the validation score is."""
 
 
 class _Pruned(Exception):
@@ -46,7 +49,7 @@ class Choice:
         if ends is None:
             return cls(field, tuple(point.overrides[0] for point in grid([override])))
         low, high = ends.groups()
-        if float(low) >= float(high):
+        if not float(low) < float(high) < math.inf:
             raise ConfigError(
                 f"{override!r} is not a range to search; write LOW..HIGH, the lower end first"
             )
@@ -78,17 +81,20 @@ class Choice:
         if self.ends is None:
             return str(trial.suggest_categorical(self.field, self.overrides))
         if all(map(WHOLE.fullmatch, self.ends)):
-            low, high = map(int, self.ends)
-            value = trial.suggest_int(self.field, low, high, log=self.is_logarithmic)
-            return f"{self.field}={value}"
-        value = trial.suggest_float(self.field, *map(float, self.ends), log=self.is_logarithmic)
-        return f"{self.field}={value:.4g}"
+            first, last = map(int, self.ends)
+            number = trial.suggest_int(self.field, first, last, log=self.is_logarithmic)
+            return f"{self.field}={number}"
+        low, high = map(float, self.ends)
+        value = trial.suggest_float(self.field, low, high, log=self.is_logarithmic)
+        text = f"{value:.4g}"
+        return f"{self.field}={text if low <= float(text) <= high else repr(value)}"
 
 
 def search_space(overrides: Sequence[str]) -> list[Choice]:
     """Return the choice of each override.
 
-    Raises ConfigError for a wrong range, several seeds, and without a field to search.
+    Raises ConfigError for a wrong range, a field that is given twice, several seeds, several ways
+    to measure a captioner, and without a field to search.
     """
     choices = list(map(Choice.read, overrides))
     searched = [choice.field for choice in choices if choice.is_searched]
@@ -96,6 +102,14 @@ def search_space(overrides: Sequence[str]) -> list[Choice]:
         raise ConfigError(
             "nothing to search: no field has several values; write a range or a list, as with "
             "--set train.lr=1e-4..1e-2 --set model.alignment.fusion=gate,max"
+        )
+    fields = [choice.field for choice in choices]
+    if twice := [field for field in searched if fields.count(field) > 1]:
+        raise ConfigError(f"{twice[0]} is given twice; name the values to search once")
+    if measures := [field for field in searched if field.rpartition(".")[2] in _MEASURES]:
+        raise ConfigError(
+            f"{measures[0]} has several values, but scores of different measures cannot be "
+            "compared; name one"
         )
     if seeds := [field for field in searched if field.rpartition(".")[2] == "seed"]:
         raise ConfigError(

@@ -88,6 +88,19 @@ def test_a_choice_is_a_list_or_a_range_of_whole_or_real_numbers():
             "'train.lr=1e-2..1e-4' is not a range to search; write LOW..HIGH, the lower end first",
         ),
         (
+            ["train.lr=1..1e999"],
+            "'train.lr=1..1e999' is not a range to search; write LOW..HIGH, the lower end first",
+        ),
+        (
+            ["train.lr=0.1,0.5", "train.lr=0.1..2"],
+            "train.lr is given twice; name the values to search once",
+        ),
+        (
+            ["train.lr=0.1,0.5", "train.select=CIDEr,loss"],
+            "train.select has several values, but scores of different measures cannot be compared; "
+            "name one",
+        ),
+        (
             ["train.lr=0.5"],
             "nothing to search: no field has several values; write a range or a list, as with "
             "--set train.lr=1e-4..1e-2 --set model.alignment.fusion=gate,max",
@@ -127,7 +140,7 @@ def test_values_are_within_their_ranges():
 
     for override in ("train.warmup=1..200", "train.lr=1e-4..0.0123456", "train.lr=0.5"):
         choice = Choice.read(override)
-        assert choice.suggest(Ends()).partition("=")[2] in ("200", "0.01235", "0.5")
+        assert choice.suggest(Ends()).partition("=")[2] in ("200", "0.0123456", "0.5")
 
 
 def test_a_search_nears_the_maximum_and_proposes_the_same_again(tmp_path):

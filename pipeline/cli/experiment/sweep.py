@@ -75,9 +75,9 @@ def sweep(
 
     With --trials, a Bayesian search (Optuna's TPE; extra a2cap[search]) proposes the combinations;
     a range may be of real numbers, and is logarithmic if its end is 10 times its start or more. The
-    validation score of the training is maximised. From the sixth trial on, a training below the
-    median of the others at an epoch is pruned, and stays unfinished. The same command continues a
-    search, with more trials too.
+    validation score of the training is maximised. Once five trials have a score, a training below
+    the median of the others at an epoch is pruned, and stays unfinished. The same command continues
+    a search, with more trials too.
 
     \b
     Example:
