@@ -215,6 +215,7 @@ def test_trials_are_runs_that_the_same_command_keeps(copy, without_meteor, monke
     table = lines[lines.index("validation  setting") + 1 :]
     assert table[0].endswith("  lr 0.5")
     assert "–           lr 1e-9: pruned after epoch 1" in table
+    assert len(table) == 5  # a row for each trial, also of equal settings, and the best
     assert table[-1].startswith("best: ")
     after = copy.finished()
     assert len(after) > len(before)

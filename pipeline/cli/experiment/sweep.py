@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -202,16 +203,16 @@ def _search(options: ExperimentOptions, trials: int, *, dry_run: bool) -> None:
 
 def _print_trials(trials: Sequence[Trial]) -> None:
     """Print the validation score of each trial, the best first, and the training of the best."""
-    scored = {trial: trial.score for trial in trials if trial.score is not None}
-    best = sorted(scored, key=scored.__getitem__, reverse=True)
+    scored = [(trial.score, trial) for trial in trials if trial.score is not None]
+    scored.sort(key=itemgetter(0), reverse=True)
     click.echo("validation  setting")
-    for trial in best:
-        click.echo(f"{scored[trial]:<10.3f}  {trial.setting}")
+    for score, trial in scored:
+        click.echo(f"{score:<10.3f}  {trial.setting}")
     for trial in trials:
-        if trial not in scored:
+        if trial.score is None:
             click.echo(f"{'–':<10}  {trial.setting}: {trial.outcome.partition(':')[0]}")
-    if best:
-        click.echo(f"best: {best[0].training}")
+    if scored:
+        click.echo(f"best: {scored[0][1].training}")
 
 
 def _state(experiment: Experiment) -> str:
