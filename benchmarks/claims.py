@@ -1,24 +1,23 @@
 """Figures of docs/claims.md: their measurement, and the page with them.
 
 Without options it writes the page from `results/claims.csv`. `--measure PART` measures a part first
-and replaces its rows there; a stopped measurement resumes. A captioner that fails or diverges is
-named in each figure that lacks it.
+and replaces the row of each captioner there; `--measure all` measures every part. A stopped
+measurement resumes. A captioner that fails or diverges is named in each figure that lacks it, as is
+one whose value is not defined.
 """
 
 import re
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count, takewhile
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import click
 
-from a2cap.data.files.json_file import read_json, write_json
 from a2cap.pipeline.analysis.t_interval import t_interval
 from benchmarks import captioners
 from benchmarks.alignment_study import QUICK, QUICK_EXTENT, QUICK_FIELDS, measured
@@ -28,14 +27,14 @@ from benchmarks.study.claim_figures import draw_claims
 from benchmarks.study.grid import CLAIMED, DEEP_PHOTOGRAPHED, Extent, trials
 from benchmarks.study.measuring import ALIGNED, CONTROL
 from benchmarks.study.page import DOCS, with_figures
-from benchmarks.study.results import Results, Row
+from benchmarks.study.results import Results, Row, rounded
 from benchmarks.study.running import Study
 from benchmarks.study.worlds import Images
 
 RESULTS = Path(__file__).parent / "results"
 PAGE = DOCS / "claims.md"
 BOXES = Path(__file__).with_name("photo_boxes.json")
-ROWS, MACHINES = "claims.csv", "claims.json"
+ROWS = "claims.csv"
 
 _LEFT_OUT = re.compile(
     r"companions/|errors/|grounding/(?!all/)|erasure/[^/]+/(deletion|insertion|shares|of_images)/"
@@ -56,21 +55,23 @@ class Measurement:
     """What a part is measured with.
 
     folder: of what is trained; quick: True for tiny sizes; seeds: of each captioner; photographs:
-    captions of photographs beside the folder `images`, for the parts that read them.
+    folder of captions.csv and images/, for the parts that read them.
     """
 
     folder: Path
     quick: bool
-    seeds: int
+    seeds: tuple[int, ...]
     photographs: Path | None = None
 
     @property
     def captions(self) -> Path:
         """Captions of the photographs; in a quick form of scenes, which an earlier part drew."""
-        return self.photographs or self.folder / "plain-scenes" / "dataset_coco.json"
+        if self.photographs is None:
+            return self.folder / "plain-scenes" / "dataset_coco.json"
+        return self.photographs / "captions.csv"
 
 
-def measure_study(part: str, measurement: Measurement) -> list[Row]:
+def measure_study(part: str, measurement: Measurement) -> Iterator[Row]:
     """Train and measure the captioners of a part of the study."""
     quick, folder = measurement.quick, measurement.folder
     full = PHOTO_IMAGES if part == DEEP_PHOTOGRAPHED else DEPTH_IMAGES
@@ -80,14 +81,11 @@ def measure_study(part: str, measurement: Measurement) -> list[Row]:
         photographs=measurement.captions,
         erased=PHOTO_ERASED if part == DEEP_PHOTOGRAPHED and not quick else None,
     )
-    planned = trials(QUICK_EXTENT if quick else Extent(other_seeds=measurement.seeds), [part])
-    rows: list[Row] = []
+    extent = QUICK_EXTENT if quick else Extent(other_seeds=max(measurement.seeds) + 1)
+    planned = [trial for trial in trials(extent, [part]) if trial.seed in measurement.seeds]
     for results, news in measured(study, planned, processes=1):
-        rows = [
-            replace(row, values={**row.values, **contrasts(row.values)}) for row in results.rows
-        ]
+        yield from (replace(row, values=shown(row.values)) for row in results.rows)
         click.echo(news)
-    return rows
 
 
 def shown(values: Mapping[str, float]) -> dict[str, float]:
@@ -141,16 +139,14 @@ def _removed(values: Mapping[str, float], order: str) -> list[float]:
     return [values[f"{image}/2"] / values[f"{image}/1"] for image in named]
 
 
-def measure_gru(measurement: Measurement) -> list[Row]:
+def measure_gru(measurement: Measurement) -> Iterator[Row]:
     """Train and evaluate the GRU captioner with each score."""
     quick, folder = measurement.quick, measurement.folder
     compared = captioners.Comparison(folder / gru.PART, *((40, 1, 8) if quick else (1000, 12, 64)))
     captioners.prepare(compared, ())
-    rows = []
-    for row in gru.gru_rows(compared, seeds=1 if quick else measurement.seeds):
-        rows.append(row)
+    for row in gru.gru_rows(compared, measurement.seeds):
+        yield row
         click.echo(f"{row.part} {row.label} {row.seed} {row.failure}".rstrip())
-    return rows
 
 
 def measure_masks(measurement: Measurement) -> list[Row]:
@@ -170,26 +166,28 @@ def measure_updates(measurement: Measurement) -> list[Row]:
     return updates.update_rows(quick=quick, rounds=2 if quick else 5)
 
 
-PARTS: Mapping[str, Callable[[Measurement], list[Row]]] = {
+PARTS: Mapping[str, Callable[[Measurement], Iterable[Row]]] = {
     **{part: partial(measure_study, part) for part in CLAIMED},
     gru.PART: measure_gru,
     updates.PART: measure_updates,
     photo_masks.PART: measure_masks,
 }
-OF_PHOTOGRAPHS = (DEEP_PHOTOGRAPHED, photo_masks.PART)
+ALL = "all"
+OF_PHOTOGRAPHS = {DEEP_PHOTOGRAPHED: "flickr8k", photo_masks.PART: "photos"}
+"""Part -> the option with its photographs."""
+_PHOTOS = click.Path(path_type=Path, file_okay=False, exists=True)
 
 
 @click.command()
 @click.option(
     "--quick", is_flag=True, help="Measure all on tiny sizes, only to check that it runs."
 )
-@click.option("--measure", "parts", multiple=True, type=click.Choice(list(PARTS)))
-@click.option("--seeds", type=click.IntRange(1), default=3, show_default=True)
+@click.option("--measure", "parts", multiple=True, type=click.Choice([ALL, *PARTS]))
 @click.option(
-    "--photos",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="Folder of captions.csv and images/, for a part of photographs.",
+    "--seed", "seeds", multiple=True, type=click.IntRange(0), default=(0, 1, 2), show_default=True
 )
+@click.option("--flickr8k", type=_PHOTOS, help="Flickr8k: folder of captions.csv and images/.")
+@click.option("--photos", type=_PHOTOS, help="Photographs of COCO: folder of the same.")
 @click.option(
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
@@ -198,23 +196,31 @@ OF_PHOTOGRAPHS = (DEEP_PHOTOGRAPHED, photo_masks.PART)
     help="Folder of what is trained; with --quick a temporary one.",
 )
 def main(
-    quick: bool, parts: tuple[str, ...], seeds: int, photos: Path | None, output: Path
+    quick: bool,
+    parts: tuple[str, ...],
+    seeds: tuple[int, ...],
+    flickr8k: Path | None,
+    photos: Path | None,
+    output: Path,
 ) -> None:
     """Measure parts of docs/claims.md, and write the page and its pictures."""
-    if photos is None and (unmet := [part for part in parts if part in OF_PHOTOGRAPHS]):
-        raise click.UsageError(f"no photographs for {unmet[0]!r}; name them with --photos")
-    photographs = photos and photos / "captions.csv"
-    if quick or parts:
+    folders = {"flickr8k": flickr8k, "photos": photos}
+    measured_parts = [part for part in PARTS if quick or {part, ALL} & {*parts}]
+    for part in () if quick else measured_parts:
+        if (option := OF_PHOTOGRAPHS.get(part)) and folders[option] is None:
+            raise click.UsageError(f"no photographs for {part!r}; name them with --{option}")
+    if measured_parts:
         print_machine()
     with tempfile.TemporaryDirectory() as temporary:
         folder, saved = (Path(temporary),) * 2 if quick else (output.resolve(), RESULTS)
-        for part in PARTS if quick else parts:
-            when, about = time.strftime("%Y-%m-%d", time.gmtime()), ", ".join(machine())
-            rows = PARTS[part](Measurement(folder, quick, seeds, photographs))
-            minutes = sum(row.values.get("seconds", 0.0) for row in rows) / 60
-            keep(saved, part, rows, f"{when}, {about}, {minutes:.0f} min")
-        results, machines = read(saved)
-        page = with_figures(PAGE.read_text(encoding="utf-8"), results, machines, is_quick=quick)
+        for part in measured_parts:
+            about = ", ".join([time.strftime("%Y-%m-%d", time.gmtime()), *machine()])
+            photographs = None if quick else folders.get(OF_PHOTOGRAPHS.get(part, ""))
+            measurement = Measurement(folder, quick, (0,) if quick else seeds, photographs)
+            for row in PARTS[part](measurement):
+                keep(saved, row, about)
+        results = read(saved)
+        page = with_figures(PAGE.read_text(encoding="utf-8"), results, is_quick=quick)
         tables = (DOCS / "alignment-study-tables.md").read_text(encoding="utf-8")
         draw_claims(results, tables, saved if quick else DOCS)
     if quick:
@@ -223,20 +229,21 @@ def main(
         PAGE.write_text(page, encoding="utf-8")
 
 
-def keep(folder: Path, part: str, rows: list[Row], about: str) -> None:
-    """Replace the rows of a part, and where and when it was measured."""
-    results, machines = read(folder)
-    others = [row for row in results.rows if row.part != part]
-    Results([*others, *rows]).write(folder / ROWS)
-    write_json(folder / MACHINES, {**machines, part: about})
+def keep(folder: Path, row: Row, machine: str) -> None:
+    """Replace the row of a captioner, unless it has these values already.
+
+    So a row of a measurement that is resumed keeps the machine that it was measured on.
+    """
+    rows = {(kept.part, kept.label, kept.seed): kept for kept in read(folder).rows}
+    key, row = (row.part, row.label, row.seed), replace(row, values=rounded(row.values))
+    if key not in rows or replace(rows[key], machine="") != row:
+        rows[key] = replace(row, machine=machine)
+    Results([*rows.values()]).write(folder / ROWS)
 
 
-def read(folder: Path) -> tuple[Results, dict[str, str]]:
-    """Return the rows of all parts, and where and when each was measured."""
-    if not (folder / ROWS).is_file():
-        return Results([]), {}
-    machines: Any = read_json(folder / MACHINES)
-    return Results.read(folder / ROWS), dict(machines)
+def read(folder: Path) -> Results:
+    """Return the rows of all parts."""
+    return Results.read(folder / ROWS) if (folder / ROWS).is_file() else Results([])
 
 
 if __name__ == "__main__":

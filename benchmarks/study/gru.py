@@ -4,7 +4,7 @@ The tutorial that it follows has no evaluation; these are its figures with the s
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from a2cap.data.errors import A2Error
@@ -24,11 +24,11 @@ FIELDS = (
 )
 
 
-def gru_rows(compared: Comparison, *, seeds: int) -> Iterator[Row]:
+def gru_rows(compared: Comparison, seeds: Sequence[int]) -> Iterator[Row]:
     """Train and evaluate each score with each seed, the seeds outermost; yield their rows."""
     logging.disable(logging.WARNING)
     sizes = (f"model.width={compared.width}", f"model.embedding={compared.width}")
-    for seed in range(seeds):
+    for seed in seeds:
         for score in SCORES:
             fields = (*FIELDS, *sizes, f"model.attention={score}", f"train.seed={seed}")
             try:

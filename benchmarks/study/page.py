@@ -3,18 +3,18 @@
 A figure is between two comments, which a reader does not see: `<!--NAME-->0.403 ± 0.053<!---->`.
 NAME is `part | label | value` of the rows of results, as `depth | gate | CIDEr`; `gate - none` is
 the difference paired by seed, and a * in the value lists the means of the decoder layers.
-`part | machine` is where and when the part was measured, `part | label | seeds` how many seeds were
-tried. `page.md | heading | row | column` is a
-cell of a table on another page of docs/.
+`part | machine` is where and when
+the part was measured, `part | label | seeds` how many seeds were tried.
+`page.md | heading | row | column` is a cell of a table on another page of docs/.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
 from a2cap.pipeline.analysis.t_interval import Interval
-from benchmarks.study.results import Results, paired_difference
+from benchmarks.study.results import Results, Row, paired_difference
 from benchmarks.study.running import CROSS_ENTROPY
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -23,29 +23,41 @@ _FIGURE = re.compile(r"<!--([^<>|]+\|[^<>]+)-->([^<]*)<!---->")
 _MOST_LAYERS = 100
 
 
-def with_figures(
-    page: str, results: Results, machines: Mapping[str, str], *, is_quick: bool = False
-) -> str:
+def with_figures(page: str, results: Results, *, is_quick: bool = False) -> str:
     """Return a page with the figures of results and tables; those of parts without rows stay.
 
-    machines: part -> where and when it was measured. is_quick: figures that tiny sizes lack stay,
-    too. Raises KeyError for a figure that is nowhere.
+    is_quick: figures that tiny sizes lack stay, too. Raises KeyError for a figure that is nowhere.
     """
     parts = {row.part for row in results.rows}
 
     def written(match: re.Match[str]) -> str:
         first, *names = (name.strip() for name in match[1].split("|"))
+        text = match[2]
         if first.endswith(".md"):
             text = table_cell((DOCS / first).read_text(encoding="utf-8"), *names)
-        elif names == [MACHINE]:
-            text = machines.get(first, match[2])
-        else:
-            text = match[2]
+        elif first in parts and names == [MACHINE]:
+            text = _machines(results, first)
+        elif first in parts:
             with suppress(KeyError) if is_quick else nullcontext():
-                text = figure(results, first, *names) if first in parts else text
+                text = figure(results, first, *names)
         return f"<!--{match[1]}-->{text}<!---->"
 
     return _FIGURE.sub(written, page)
+
+
+def _machines(results: Results, part: str) -> str:
+    """Return where, when and for how long a part was measured; of which seeds if these differ."""
+    measured: dict[str, list[Row]] = {}
+    for row in results.rows:
+        if row.part == part:
+            measured.setdefault(row.machine, []).append(row)
+    texts = []
+    for machine, rows in measured.items():
+        seeds = ", ".join(map(str, sorted({row.seed for row in rows})))
+        minutes = sum(row.values.get("seconds", 0.0) for row in rows) / 60
+        of = f"seed {seeds}: " if len(measured) > 1 else ""
+        texts.append(f"{of}{machine}" + (f", {minutes:.0f} min" if minutes else ""))
+    return "; ".join(texts)
 
 
 def figure(results: Results, part: str, label: str, name: str) -> str:

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +12,7 @@ from a2cap.pipeline.analysis.t_interval import Interval, t_interval
 from benchmarks.study.grid import Trial
 from benchmarks.study.running import Finding
 
-_NAMED = ("part", "label", "phase", "seed", "failure")
+_NAMED = ("part", "label", "phase", "seed", "failure", "machine")
 _DIGITS = 5
 
 
@@ -19,7 +20,7 @@ _DIGITS = 5
 class Row:
     """Values of one trial after one training task; undefined values are left out.
 
-    failure: the error of a trial that has no values.
+    failure: the error of a trial that has no values; machine: where and when it was measured.
     """
 
     part: str
@@ -28,6 +29,7 @@ class Row:
     seed: int
     values: Mapping[str, float] = field(default_factory=dict)
     failure: str = ""
+    machine: str = ""
 
 
 def row(trial: Trial, finding: Finding) -> Row:
@@ -37,8 +39,13 @@ def row(trial: Trial, finding: Finding) -> Row:
         **_training(finding.training),
         "seconds": finding.seconds,
     }
-    rounded = {name: float(f"{value:.{_DIGITS}g}") for name, value in sorted(values.items())}
-    return Row(trial.part, trial.label, finding.phase, trial.seed, rounded)
+    return Row(trial.part, trial.label, finding.phase, trial.seed, rounded(values))
+
+
+def rounded(values: Mapping[str, float]) -> dict[str, float]:
+    """Return the values as a file has them, sorted by name, without those that are not finite."""
+    finite = {name: value for name, value in sorted(values.items()) if math.isfinite(value)}
+    return {name: float(_format(value)) for name, value in finite.items()}
 
 
 def failed_row(trial: Trial, error: A2Error) -> Row:
@@ -121,7 +128,7 @@ class Results:
         writer.writerow([*_NAMED, *names])
         for row in self.rows:
             values = [_format(row.values.get(name)) for name in names]
-            writer.writerow([row.part, row.label, row.phase, row.seed, row.failure, *values])
+            writer.writerow([*(getattr(row, name) for name in _NAMED), *values])
         path.write_text(text.getvalue(), encoding="utf-8")
 
 
@@ -130,7 +137,7 @@ def _parsed(cells: Mapping[str, str]) -> Row:
         name: float(text) for name, text in cells.items() if name not in _NAMED and text != ""
     }
     named = (cells["part"], cells["label"], cells["phase"], int(cells["seed"]))
-    return Row(*named, values, cells["failure"])
+    return Row(*named, values, cells["failure"], cells["machine"])
 
 
 def _format(value: float | None) -> str:

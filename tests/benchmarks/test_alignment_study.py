@@ -241,6 +241,6 @@ def test_results_are_written_as_a_table_with_a_column_per_value(tmp_path):
     ]
     Results(rows).write(tmp_path / "results.csv")
     assert (tmp_path / "results.csv").read_text() == (
-        "part,label,phase,seed,failure,CIDEr,grounding/all/aligned\n"
-        "fusions,none,XE,0,,0.5,\nfusions,gate,XE,0,,0.75,1\n"
+        "part,label,phase,seed,failure,machine,CIDEr,grounding/all/aligned\n"
+        "fusions,none,XE,0,,,0.5,\nfusions,gate,XE,0,,,0.75,1\n"
     )

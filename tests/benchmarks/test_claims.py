@@ -1,5 +1,9 @@
 """Figures of docs/claims.md, and their rows."""
 
+import math
+from dataclasses import replace
+from functools import partial
+
 import pytest
 from click.testing import CliRunner
 
@@ -12,6 +16,7 @@ from benchmarks.study.running import Finding, Job, Study, jobs, run_jobs
 from benchmarks.study.worlds import Images, World, draw_world
 
 FAILED = Row("depth", "max", "", 1, failure="the loss is nan at update 7; lower train.lr")
+FAILURE = f" (max, seed 1, failed: {FAILED.failure})"
 RESULTS = Results(
     [
         Row("depth", "none", "XE", 0, {"CIDEr": 1.0, "layers/1/tau": 0.25, "layers/2/tau": 0.5}),
@@ -39,8 +44,8 @@ TABLE = """## Fusions
         ("none - gate", "CIDEr", "+0.250 ± 0.000"),
         ("none", "seeds", "2"),
         ("max", "seeds", "2"),
-        ("max", "CIDEr", f"1.000 (max, seed 1, failed: {FAILED.failure})"),
-        ("max - none", "CIDEr", f"+0.000 (max, seed 1, failed: {FAILED.failure})"),
+        ("max", "CIDEr", f"1.000{FAILURE}"),
+        ("max - none", "CIDEr", f"+0.000{FAILURE}"),
     ],
 )
 def test_a_figure_is_a_mean_a_paired_difference_or_one_mean_per_layer(label, name, text):
@@ -93,26 +98,66 @@ def test_masks_are_compared_with_attention_and_upper_layers_with_lower_ones():
 
 def test_figures_of_parts_without_rows_stay():
     page = "a <!--depth | gate | CIDEr-->old<!----> b <!--gru | dot | truth-->0.3<!----> <!-- c -->"
-    machine = "<!--depth | machine--><!---->"
-    assert with_figures(page + machine, RESULTS, {"depth": "2026, CPU"}) == (
+    assert with_figures(page, RESULTS) == (
         "a <!--depth | gate | CIDEr-->1.000 ± 3.177<!----> b <!--gru | dot | truth-->0.3<!---->"
-        " <!-- c --><!--depth | machine-->2026, CPU<!---->"
+        " <!-- c -->"
+    )
+
+
+def test_the_machine_of_each_seed_is_named_where_they_differ():
+    page = "<!--depth | machine-->old<!---->"
+    rows = [Row("depth", "gate", "XE", 0, {"seconds": 90.0}, machine="an EPYC")]
+    assert with_figures(page, Results(rows)) == page.replace("old", "an EPYC, 2 min")
+    rows += [Row("depth", label, "XE", 2, machine="a Xeon") for label in ("none", "gate")]
+    rows += [Row("depth", "none", "", 1, failure="the loss is nan", machine="a Xeon")]
+    assert with_figures(page, Results(rows)) == page.replace(
+        "old", "seed 0: an EPYC, 2 min; seed 1, 2: a Xeon"
     )
 
 
 def test_the_page_has_the_committed_figures():
     page = claims.PAGE.read_text(encoding="utf-8")
-    assert with_figures(page, *claims.read(claims.RESULTS)) == page
+    assert with_figures(page, claims.read(claims.RESULTS)) == page
 
 
-def test_a_part_that_is_measured_again_replaces_its_rows_alone(tmp_path):
-    assert claims.read(tmp_path) == (Results([]), {})
-    claims.keep(tmp_path, "depth", list(RESULTS.rows), "first")
-    claims.keep(tmp_path, "gru", [Row("gru", "dot", "XE", 0, {"truth": 0.5})], "second")
-    claims.keep(tmp_path, "depth", [FAILED], "third")
-    results, machines = claims.read(tmp_path)
-    assert list(results.rows) == [Row("gru", "dot", "XE", 0, {"truth": 0.5}), FAILED]
-    assert machines == {"depth": "third", "gru": "second"}
+def test_a_captioner_that_is_measured_again_replaces_its_row_alone(tmp_path):
+    assert claims.read(tmp_path) == Results([])
+    good = {"CIDEr": 1.25, "tau": math.nan, "truth": math.inf}
+    for row in (FAILED, replace(FAILED, seed=2), Row("depth", "gate", "XE", 1, {"CIDEr": 0.5})):
+        claims.keep(tmp_path, row, "first")
+    for _ in range(2):  # what has not changed keeps its machine
+        claims.keep(tmp_path, Row("depth", "max", "XE", 1, good), "second")
+        claims.keep(tmp_path, replace(FAILED, seed=2), "third")
+    assert claims.read(tmp_path).rows == [
+        Row("depth", "max", "XE", 1, {"CIDEr": 1.25}, machine="second"),
+        replace(FAILED, seed=2, machine="first"),
+        Row("depth", "gate", "XE", 1, {"CIDEr": 0.5}, machine="first"),
+    ]
+
+
+def test_all_parts_are_measured_and_a_stopped_measurement_keeps_its_rows(tmp_path, monkeypatch):
+    monkeypatch.setattr(claims, "RESULTS", tmp_path)
+    monkeypatch.setattr(claims, "PAGE", tmp_path / "claims.md")
+    monkeypatch.setattr(claims, "draw_claims", lambda *_: None)
+    page = "<!--first | gate | CIDEr--><!----> <!--second | gate | CIDEr--><!---->"
+    claims.PAGE.write_text(page)
+    tried = []
+
+    def measure(part, measurement):
+        for seed in measurement.seeds:
+            tried.append((part, seed))
+            if tried == [("first", 1), ("first", 2), ("second", 1)]:
+                raise KeyboardInterrupt
+            yield Row(part, "gate", "XE", seed, {"CIDEr": float(seed)})
+
+    parts = {part: partial(measure, part) for part in ("first", "second")}
+    monkeypatch.setattr(claims, "PARTS", parts)
+    command = ["--measure", "all", "--seed", "1", "--seed", "2", "--output", str(tmp_path)]
+    assert CliRunner().invoke(claims.main, command).exit_code == 1
+    assert [(row.part, row.seed) for row in claims.read(tmp_path).rows] == tried[:2]
+    assert CliRunner().invoke(claims.main, command).exit_code == 0
+    assert claims.read(tmp_path).failures() == []
+    assert claims.PAGE.read_text().count("-->1.500 ± 6.353<!--") == len(parts)
 
 
 def test_a_captioner_that_fails_has_a_row_and_is_named(tmp_path, monkeypatch):
@@ -148,22 +193,30 @@ def test_the_error_of_a_captioner_does_not_stop_the_others(tmp_path):
 @pytest.mark.slow
 def test_captioners_of_photographs_are_measured_without_what_scenes_alone_have(tmp_path):
     draw_world(World("plain", tmp_path / "plain-scenes"), claims.QUICK)  # in place of photographs
-    measurement = claims.Measurement(tmp_path, quick=True, seeds=1)
-    rows = claims.measure_study("flickr8k depth", measurement)
+    measurement = claims.Measurement(tmp_path, quick=True, seeds=(0,))
+    next(claims.measure_study("flickr8k depth", measurement))  # stopped after the first one
+    trained = {path: path.stat().st_mtime_ns for path in tmp_path.glob("artifacts/train-xe/*/*")}
+    assert trained
+    rows = _measured(measurement)
     labels = ["none", "gate", "gate, λ 0.0005"]
     assert [(row.label, row.failure) for row in rows] == [(label, "") for label in labels]
     gate = rows[1].values
     assert {"CIDEr", "layers/6/tau evidence", "upper - lower millinats"} <= gate.keys()
     assert gate["erasure/evidence/words"] == gate["erasure/random/words"] > 0
     assert not [name for name in gate if name.startswith(("grounding", "companions", "truth"))]
-    again = claims.measure_study("flickr8k depth", measurement)  # from what is finished
-    assert again == rows
+    assert {path: path.stat().st_mtime_ns for path in trained} == trained
+    assert _measured(measurement) == rows  # from what is finished
+
+
+def _measured(measurement):
+    rows = claims.measure_study("flickr8k depth", measurement)
+    return list({row.label: row for row in rows}.values())
 
 
 @pytest.mark.slow
 def test_grounding_with_permuted_masks_is_compared_by_photograph(tmp_path):
     draw_world(World("plain", tmp_path / "plain-scenes"), claims.QUICK)  # in place of photographs
-    rows = claims.measure_masks(claims.Measurement(tmp_path, quick=True, seeds=1))
+    rows = claims.measure_masks(claims.Measurement(tmp_path, quick=True, seeds=(0,)))
     values = {row.label: row.values for row in rows}
     assert {of["words"] for of in values.values()} == {values["random"]["words"]}
     for name in ("correctness", "pointing"):
@@ -175,8 +228,15 @@ def test_grounding_with_permuted_masks_is_compared_by_photograph(tmp_path):
     assert len({*of_control}) == 3
 
 
-@pytest.mark.parametrize("part", claims.OF_PHOTOGRAPHS)
-def test_a_part_of_photographs_needs_their_folder(part):
-    result = CliRunner().invoke(claims.main, ["--measure", part])
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["photo masks"], "no photographs for 'photo masks'; name them with --photos"),
+        (["flickr8k depth"], "no photographs for 'flickr8k depth'; name them with --flickr8k"),
+        (["all", "--flickr8k", "."], "no photographs for 'photo masks'; name them with --photos"),
+    ],
+)
+def test_a_part_of_photographs_needs_their_folder(options, text):
+    result = CliRunner().invoke(claims.main, ["--measure", *options])
     assert result.exit_code == 2
-    assert f"no photographs for {part!r}; name them with --photos" in result.output
+    assert text in result.output

@@ -1,0 +1,1 @@
+../../a2cap/scoring.py
