@@ -2,8 +2,8 @@
 
 A figure is between two comments, which a reader does not see: `<!--NAME-->0.403 ± 0.053<!---->`.
 NAME is `part | label | value` of the rows of results, as `depth | gate | CIDEr`; `gate - none` is
-the difference paired by seed, and a * in the value lists the means of the decoder layers.
-`part | machine` is where and when
+the difference paired by seed, and a * in the value lists the means of the decoder layers. Seeds
+that failed, and seeds without this value, are named behind it. `part | machine` is where and when
 the part was measured, `part | label | seeds` how many seeds were tried.
 `page.md | heading | row | column` is a cell of a table on another page of docs/.
 """
@@ -61,24 +61,32 @@ def _machines(results: Results, part: str) -> str:
 
 
 def figure(results: Results, part: str, label: str, name: str) -> str:
-    """Return a mean over seeds with its interval, or the mean of each layer, and failed seeds.
+    """Return a mean over seeds with its interval, or the mean of each layer; name seeds without it.
 
-    Raises KeyError if no row has the value.
+    "–" stands for a value that no seed has. Raises KeyError for a label without rows, and for a
+    value that no row of the part has, unless all rows of the label failed.
     """
     labels = label.split(" - ")
+    rows = [row for row in results.rows if row.part == part and row.label in labels]
     if name == SEEDS:
-        return str(sum(row.part == part and row.label == label for row in results.rows))
-    texts = [text for value in _layered(name) if (text := _mean(results, part, labels, value))]
+        return str(len(rows))
+    defined = {value for row in results.rows if row.part == part for value in row.values}
+    names = [value for value in _layered(name) if value in defined]
+    if not rows or not (names or all(row.failure for row in rows)):
+        raise KeyError(f"no result: {part} | {label} | {name}")
+    texts = [_mean(results, part, labels, value) for value in names or [name]]
     if "*" in name:  # the rows have the intervals of each layer
         texts = [text.partition(" ")[0] for text in texts]
-    if not texts:
-        raise KeyError(f"no result: {part} | {label} | {name}")
-    failures = [
-        f" ({row.label}, seed {row.seed}, failed: {row.failure})"
-        for row in results.rows
-        if row.part == part and row.label in labels and row.failure
+    missing = [
+        f" ({row.label}, seed {row.seed}, {reason})"
+        for row in rows
+        if (reason := f"failed: {row.failure}" if row.failure else _undefined(row, names))
     ]
-    return ", ".join(texts) + "".join(failures)
+    return ", ".join(texts) + "".join(missing)
+
+
+def _undefined(row: Row, names: list[str]) -> str:
+    return "" if {*names} <= row.values.keys() else "not defined"
 
 
 def _layered(name: str) -> Iterator[str]:
@@ -90,13 +98,12 @@ def _layered(name: str) -> Iterator[str]:
 
 
 def _mean(results: Results, part: str, labels: list[str], name: str) -> str:
-    """Return the mean, or the difference of two labels; an empty string if it is undefined."""
+    """Return the mean, or the difference of two labels; "–" if it is undefined."""
     values = [results.by_seed(part, label, CROSS_ENTROPY, name) for label in labels]
     if len(values) == 1:
-        mean = results.mean(part, labels[0], CROSS_ENTROPY, name)
-        return str(mean) if mean else ""
+        return str(results.mean(part, labels[0], CROSS_ENTROPY, name) or "–")
     difference = paired_difference(*values)
-    return signed(difference) if difference else ""
+    return signed(difference) if difference else "–"
 
 
 def signed(difference: Interval) -> str:

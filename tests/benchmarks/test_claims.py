@@ -21,7 +21,7 @@ RESULTS = Results(
     [
         Row("depth", "none", "XE", 0, {"CIDEr": 1.0, "layers/1/tau": 0.25, "layers/2/tau": 0.5}),
         Row("depth", "none", "XE", 1, {"CIDEr": 1.5, "layers/1/tau": 0.25, "layers/2/tau": 0.5}),
-        Row("depth", "gate", "XE", 0, {"CIDEr": 0.75}),
+        Row("depth", "gate", "XE", 0, {"CIDEr": 0.75, "truth": 0.5}),
         Row("depth", "gate", "XE", 1, {"CIDEr": 1.25}),
         Row("depth", "max", "XE", 0, {"CIDEr": 1.0}),
         FAILED,
@@ -46,15 +46,23 @@ TABLE = """## Fusions
         ("max", "seeds", "2"),
         ("max", "CIDEr", f"1.000{FAILURE}"),
         ("max - none", "CIDEr", f"+0.000{FAILURE}"),
+        ("gate", "truth", "0.500 (gate, seed 1, not defined)"),
+        ("max", "truth", f"– (max, seed 0, not defined){FAILURE}"),
+        (
+            "gate - max",
+            "truth",
+            f"– (gate, seed 1, not defined) (max, seed 0, not defined){FAILURE}",
+        ),
     ],
 )
-def test_a_figure_is_a_mean_a_paired_difference_or_one_mean_per_layer(label, name, text):
+def test_a_figure_is_a_mean_and_names_each_seed_without_it(label, name, text):
     assert figure(RESULTS, "depth", label, name) == text
 
 
 def test_a_figure_without_a_result_is_an_error():
-    with pytest.raises(KeyError, match=r"no result: depth \| gate \| truth"):
-        figure(RESULTS, "depth", "gate", "truth")
+    for label, name in (("gate", "BLEU"), ("moving", "CIDEr")):
+        with pytest.raises(KeyError, match=rf"no result: depth \| {label} \| {name}"):
+            figure(RESULTS, "depth", label, name)
 
 
 def test_a_cell_of_a_table_is_read_without_bold():
@@ -188,6 +196,19 @@ def test_the_error_of_a_captioner_does_not_stop_the_others(tmp_path):
     assert len(errors) == 2
     assert all(isinstance(error, A2Error) for error in errors)
     assert all("data.images is not a folder" in str(error) for error in errors)
+
+
+@pytest.mark.slow
+def test_a_captioner_that_diverges_is_named_on_the_page(tmp_path, monkeypatch):
+    monkeypatch.setattr(claims, "QUICK_FIELDS", (*claims.QUICK_FIELDS, "train.lr=1e30"))
+    rows = list(claims.measure_study("trainings", claims.Measurement(tmp_path, True, (0,))))
+    assert {row.label for row in rows} == {"norms after the blocks", "twice the updates"}
+    for row in rows:
+        claims.keep(tmp_path, row, "a CPU")
+    page = "<!--trainings | twice the updates | layers/*/tau attention-->old<!---->"
+    assert with_figures(page, claims.read(tmp_path)).startswith(
+        page.replace("old<!---->", "– (twice the updates, seed 0, failed: loss is not finite at")
+    )
 
 
 @pytest.mark.slow
