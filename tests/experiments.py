@@ -183,10 +183,10 @@ class CopiedExperiment:
         self.experiment, self.artifacts = experiment, folder / "my artifacts"
         shutil.copytree(experiment.artifacts, self.artifacts, ignore=TRANSIENT)
 
-    def a2(self, command: str, *arguments: object) -> Result:
+    def a2(self, command: str, *arguments: object, code: int | None = None) -> Result:
         """Run a command over the copy."""
         options = ("-c", self.experiment.config_file, "--artifacts", self.artifacts)
-        return a2(command, *options, *arguments)
+        return a2(command, *options, *arguments, code=code)
 
     def directory(self, stage: str) -> Path:
         """Return the directory of a stage's only result."""
@@ -207,10 +207,15 @@ class CopiedExperiment:
             shutil.rmtree(self.artifacts / stage)
 
 
-def a2(*arguments: object, **given: Any) -> Result:
-    """Run a command in this process; an unexpected error fails the test. given: as `invoke` has."""
+def a2(*arguments: object, code: int | None = None, **options: Any) -> Result:
+    """Run a command in this process; an unexpected error fails the test.
+
+    code: the exit code that it must have, None for any. options: as `invoke` has.
+    """
     words = [str(argument) for argument in arguments]
-    return CliRunner().invoke(cli, words, catch_exceptions=False, **given)
+    answer = CliRunner().invoke(cli, words, catch_exceptions=False, **options)
+    assert code in (None, answer.exit_code), f"exit code {answer.exit_code}: {answer.output}"
+    return answer
 
 
 def settings(*overrides: str) -> list[str]:

@@ -55,8 +55,7 @@ def test_the_demo_runs_each_stage_once_and_compares_with_the_blind_captioner(
 
     monkeypatch.setattr(run_demo, "__kwdefaults__", {"scenes": SCENES})
     options = [word for override in SMALL for word in ("--set", override)]
-    answer = a2("demo", "--folder", folder, *options)
-    assert answer.exit_code == 0, answer.output
+    answer = a2("demo", "--folder", folder, *options, code=0)
     *lines, last, photo, _, of_photo, _, page, _, opening = answer.stdout.splitlines()
     assert photo.startswith("chelsea.jpg: ") and " cat " in photo
     assert of_photo.endswith("chelsea.jpg --figure photo.png")
@@ -73,9 +72,7 @@ def assert_captions(done, folder, monkeypatch, caplog):
     monkeypatch.chdir(folder)
     caplog.clear()
     named = ["--model", str(done.captioner), "--figure", "attention.png"]
-    answer = a2("caption", done.image, *named)
-    assert answer.exit_code == 0, answer.output
-    assert answer.stdout.startswith(f"{done.image}: ")
+    assert a2("caption", done.image, *named, code=0).stdout.startswith(f"{done.image}: ")
     assert caplog.messages == [
         "the captioner was trained on drawings of a2 scenes; its captions of photographs mean "
         "nothing"
@@ -101,7 +98,6 @@ def assert_report_compares(directory):
 def test_a_demo_folder_with_other_files_is_rejected(tmp_path):
     (tmp_path / "scenes").mkdir()
     (tmp_path / "scenes" / "letter.txt").write_text("dear")
-    answer = a2("demo", "--folder", tmp_path)
-    assert answer.exit_code == 1
+    answer = a2("demo", "--folder", tmp_path, code=1)
     folder = str(tmp_path / "scenes")
     assert answer.stderr.startswith(f"a2: {folder!r} already contains other files")

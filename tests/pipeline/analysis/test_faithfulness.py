@@ -172,21 +172,22 @@ def test_tables_and_figures_are_written_if_there_are_enough_runs(analysed, plain
 @pytest.mark.slow
 def test_the_command_analyses_an_experiment_and_a_folder_of_trainings(experiment, tmp_path):
     options = ("--artifacts", experiment.artifacts, "--set", "runtime.device=cpu", "--images", "2")
-    answer = a2("analyze", "-c", experiment.config_file, *options, "--output", tmp_path / "a")
-    assert answer.exit_code == 0
+    answer = a2(
+        "analyze", "-c", experiment.config_file, *options, "--output", tmp_path / "a", code=0
+    )
     assert answer.stdout.startswith("config: 2 of 4 images\nlayer  tau(attention)")
     head = "\nerasure, 2 images, nats per word [95 % over images]\norder "
     assert head in answer.stdout
     assert (tmp_path / "a" / "layers.csv").is_file()
-    again = a2("analyze", "-c", experiment.config_file, *options, "--output", tmp_path / "a")
-    assert again.exit_code == 1
+    again = a2(
+        "analyze", "-c", experiment.config_file, *options, "--output", tmp_path / "a", code=1
+    )
     assert again.stderr == (
         f"a2: {str(tmp_path / 'a')!r} already contains an analysis; name another folder, or use "
         "--force\n"
     )
     folder = experiment.artifacts / "train-xe"
-    answer = a2("analyze", folder, *options, "--output", tmp_path / "b")
-    assert answer.exit_code == 0
+    answer = a2("analyze", folder, *options, "--output", tmp_path / "b", code=0)
     [training] = folder.glob("*[0-9a-f]")
     assert answer.stdout.startswith(f"{training.name}: 2 of 4 images\nlayer  tau(attention)")
     assert trainings_in(experiment.artifacts) == trainings_in(folder)
@@ -198,8 +199,7 @@ def test_a_path_without_a_training_is_rejected(tmp_path):
         (tmp_path, "no finished training in"),
         (tmp_path / "none", "no such folder or file:"),
     ):
-        answer = a2("analyze", path, "--output", tmp_path / "out")
-        assert answer.exit_code == 1
+        answer = a2("analyze", path, "--output", tmp_path / "out", code=1)
         assert answer.stderr == f"a2: {problem} {str(path)!r}; {named}\n"
 
 
@@ -207,8 +207,7 @@ def test_a_training_without_its_features_is_rejected(run, tmp_path):
     moved = tmp_path / "far" / "away" / "model"
     shutil.copytree(run.model, moved)
     digest = run.manifest.made_from.inputs["features"][:12]
-    answer = a2("analyze", moved, "--artifacts", tmp_path, "--output", tmp_path / "out")
-    assert answer.exit_code == 1
+    answer = a2("analyze", moved, "--artifacts", tmp_path, "--output", tmp_path / "out", code=1)
     assert answer.stderr == (
         f"a2: result of extract that {str(moved)!r} was trained on not found: {digest!r}; "
         "name the folder that contains it with --artifacts\n"

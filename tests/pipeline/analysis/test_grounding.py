@@ -252,8 +252,8 @@ def test_the_command_prints_and_writes_grounding(experiment, tmp_path):
         *("analyze", "-c", experiment.config_file, "--artifacts", experiment.artifacts),
         *("--set", "runtime.device=cpu", "--images", "2", "--erasure", "0"),
         *("--grounding", experiment.scenes / "instances.json", "--output", tmp_path / "out"),
+        code=0,
     )
-    assert answer.exit_code == 0
     assert "is taken for COCO instances: " in answer.stdout
     assert "\ngrounding, 2 images [95 % over images]\nattention " in answer.stdout
     assert (tmp_path / "out" / "grounding.csv").read_text().startswith("run,fusion,attention,class")

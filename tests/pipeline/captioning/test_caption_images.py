@@ -74,8 +74,7 @@ def test_beams_are_printed_with_scores_and_widen_the_search(experiment, model, b
     [(_, captioned)] = caption([image], model=model, boxes=boxes, beam_size=4)
     scores = [beam.score for beam in captioned.beams]
     assert scores == sorted(scores, reverse=True)
-    answer = a2_words(image, "--beams", 4)
-    assert answer.exit_code == 0, answer.stderr
+    answer = a2_words(image, "--beams", 4, code=0)
     assert len(scores) == 4
     assert answer.stdout.splitlines() == [
         f"{image}: {captioned.beams[0].caption}",
@@ -114,8 +113,7 @@ def test_a_folder_and_standard_input_name_images(experiment, a2_words, tmp_path)
     shutil.copyfile(second, folder / second.name)
     (folder / "letter.txt").write_text("dear")
     lines = f"{first}\r\n\n{first}".encode()
-    answer = a2_words(folder, "-", input=lines)
-    assert answer.exit_code == 0, answer.stderr
+    answer = a2_words(folder, "-", input=lines, code=0)
     inside = {folder / second.name: second, folder / "inner" / first.name: first}
     assert answer.stdout.splitlines() == [
         *[f"{path}: {expected[inside[path]]}" for path in sorted(inside)],
@@ -172,20 +170,17 @@ def test_decoding_follows_the_configuration(experiment, a2_words):
     image = next(iter(evaluated(experiment)))
     short = a2_words(image, "--set", "evaluate.max_length=2").stdout
     assert len(short.removeprefix(f"{image}: ").split()) <= 2
-    groups = a2_words(image, "--set", "evaluate.groups=2", "--beams", 3)
-    assert groups.exit_code == 2
+    groups = a2_words(image, "--set", "evaluate.groups=2", "--beams", 3, code=2)
     assert "3 beams cannot be divided among 2 groups" in groups.stderr
 
 
 @pytest.mark.parametrize("field", ["model.width", "evaluate.ensemble", "evaluate.batch_size"])
 def test_settings_without_effect_on_captions_are_rejected(a2_words, field):
-    answer = a2_words("x.jpg", "--set", f"{field}=3")
-    assert (answer.exit_code, answer.stderr) == (
-        2,
+    assert a2_words("x.jpg", "--set", f"{field}=3", code=2).stderr == (
         f"a2: setting has no effect on these captions: {field!r}; remove it, or set a field of "
         "runtime or evaluate (beam_size, collapse_repeats, consensus, diversity, ensemble_average, "
         "ensemble_weights, groups, length_penalty, max_length, method, min_length, "
-        "no_repeat_ngram, precision, prompt, seed, temperature, top_k, top_p)\n",
+        "no_repeat_ngram, precision, prompt, seed, temperature, top_k, top_p)\n"
     )
 
 
@@ -195,8 +190,7 @@ def test_a_stopped_command_reports_that_it_starts_again(a2_words, monkeypatch):
         yield from ()
 
     monkeypatch.setattr("a2cap.pipeline.cli.images.caption.caption_files", stopped)
-    answer = a2_words("x.jpg")
-    assert answer.exit_code == 143
+    answer = a2_words("x.jpg", code=143)
     assert answer.stderr == "a2: stopped; run the same command again to restart\n"
 
 
@@ -222,8 +216,7 @@ def test_images_with_names_that_are_not_utf8_are_captioned(experiment, model, tm
     detecting(model)
     image = os.path.join(os.fsencode(tmp_path), b"caf\xe9.png")  # noqa: PTH118
     Image.open(next(iter(evaluated(experiment)))).save(os.fsdecode(image))
-    plain = a2_caption("-", "--model", model, input=image)
-    assert plain.exit_code == 0, plain.stderr
+    plain = a2_caption("-", "--model", model, input=image, code=0)
     assert plain.stdout.startswith(f"{tmp_path}/caf\ufffd.png: ")
     line = json.loads(a2_caption("-", "--model", model, "--json", input=image).stdout)
     assert os.fsencode(line["image"]) == image
@@ -243,8 +236,7 @@ def test_the_figure_of_one_image_has_the_given_path(experiment, a2_words, tmp_pa
 def test_one_file_for_figures_of_many_images_is_rejected(a2_words, tmp_path, names):
     (tmp_path / "a.jpg").write_bytes(b"")
     path = tmp_path / "out.png"
-    answer = a2_words(*[n.format(folder=tmp_path) for n in names], "--figure", path)
-    assert answer.exit_code == 2
+    answer = a2_words(*[n.format(folder=tmp_path) for n in names], "--figure", path, code=2)
     assert answer.stderr == (
         f"a2: --figure names one file for many images: {str(path)!r}; "
         "name a folder (a name without the suffix of an image)\n"
@@ -272,24 +264,21 @@ LAYERS = "--layer needs --figure, and --head needs --layer; add the option"
     ],
 )
 def test_an_option_of_figures_without_effect_is_rejected(a2_words, options, message):
-    answer = a2_words("a.jpg", *options)
-    assert answer.exit_code == 2
-    assert f"Error: {message}\n" in answer.stderr
+    assert f"Error: {message}\n" in a2_words("a.jpg", *options, code=2).stderr
 
 
 def test_a_second_captioner_attends_to_the_same_caption(experiment, a2_words, model, tmp_path):
     image = next(iter(evaluated(experiment)))
-    answer = a2_words(image, "--figure", tmp_path / "a.png", "--figure-below", model)
-    assert answer.exit_code == 0
+    a2_words(image, "--figure", tmp_path / "a.png", "--figure-below", model, code=0)
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_an_image_without_its_figure_is_captioned_again(experiment, a2_words, tmp_path):
     image = next(iter(evaluated(experiment)))
     words = image, "--output", tmp_path / "x.jsonl", "--figure", tmp_path / "figures"
-    assert a2_words(*words, "--layer", 9).exit_code == 1
+    a2_words(*words, "--layer", 9, code=1)
     assert not (tmp_path / "x.jsonl").exists()
-    assert a2_words(*words, "--layer", 1).exit_code == 0
+    a2_words(*words, "--layer", 1, code=0)
     assert (tmp_path / "figures" / f"{image.stem}.png").is_file()
     assert a2_words(*words, "--layer", 1).stderr.startswith(
         "a2: no figure of 1 image that had captions; add --force to caption and draw them again\n"
@@ -304,8 +293,7 @@ def test_a_figure_that_would_replace_an_image_skips_that_image_alone(
     shutil.copy(drawn, tmp_path)
     with Image.open(kept) as scene:
         scene.save(tmp_path / f"{kept.stem}.png")
-    answer = a2_words(tmp_path, "--figure", tmp_path)
-    assert answer.exit_code == 3
+    answer = a2_words(tmp_path, "--figure", tmp_path, code=3)
     skipped = f"a2: skipped '{tmp_path / kept.stem}.png': --figure would replace a file"
     assert skipped in answer.stderr
     assert (tmp_path / f"{drawn.stem}.png").is_file()
@@ -315,10 +303,8 @@ def test_a_figure_that_would_replace_an_image_skips_that_image_alone(
 def test_a_captioner_without_attention_has_no_figure(experiment, a2_words, tmp_path, monkeypatch):
     monkeypatch.setattr(caption_attention, "trace_attention", lambda *arguments: [])
     image = next(iter(evaluated(experiment)))
-    answer = a2_words(image, "--figure", tmp_path / "a.png")
-    assert (answer.exit_code, answer.stderr) == (
-        1,
-        "a2: nothing to draw: this captioner has no attention to regions; leave --figure out\n",
+    assert a2_words(image, "--figure", tmp_path / "a.png", code=1).stderr == (
+        "a2: nothing to draw: this captioner has no attention to regions; leave --figure out\n"
     )
 
 
@@ -354,8 +340,7 @@ def test_unreadable_images_are_reported_and_the_others_are_captioned(
     shutil.copyfile(good, unknown)
     missing = tmp_path / sorted((experiment.scenes / "images").iterdir())[-1].name
     assert missing.name != good.name
-    answer = a2_words(broken, missing, unknown, good)
-    assert answer.exit_code == 3
+    answer = a2_words(broken, missing, unknown, good, code=3)
     assert answer.stdout == f"{good}: {text}\n"
     assert answer.stderr.splitlines() == [
         f"a2: skipped {str(broken)!r}: image {good.name!r} is not in a supported format: "

@@ -41,8 +41,7 @@ def test_all_wrong_paths_are_reported_at_once(tmp_path, monkeypatch, command, mi
     ],
 )
 def test_an_empty_path_is_not_the_working_folder(command, named):
-    answer = a2(*command)
-    assert answer.exit_code == 2
+    answer = a2(*command, code=2)
     assert answer.stderr.splitlines()[-1].startswith("Error: Invalid value for ")
     assert named in answer.stderr
     assert answer.stderr.endswith(": the path is empty; name a file or folder\n")
@@ -99,8 +98,7 @@ def test_a_file_in_place_of_a_command_is_answered_with_the_command(
 ):
     (tmp_path / "my photos").mkdir()
     monkeypatch.chdir(tmp_path)
-    answer = a2(word)
-    assert answer.exit_code == 2
+    answer = a2(word, code=2)
     assert answer.stderr.endswith(f"Error: no command {word!r}; did you mean: {command}\n")
 
 
@@ -115,8 +113,7 @@ def test_a_refused_output_is_not_proposed_as_its_own_cure(tmp_path, monkeypatch)
 
 
 def test_a_web_address_is_not_an_image(copy):
-    answer = a2("caption", "https://a.b/c.jpg", "--model", copy.directory("train-xe"))
-    assert answer.exit_code == 1
+    answer = a2("caption", "https://a.b/c.jpg", "--model", copy.directory("train-xe"), code=1)
     assert answer.stderr == ("a2: 'https://a.b/c.jpg' is a web address; download the image first\n")
 
 
@@ -141,27 +138,24 @@ def test_the_remedy_fits_the_error_of_the_system(monkeypatch, number, text):
         raise OSError(number, os.strerror(number), *(["x"] if "'x'" in text else []))
 
     monkeypatch.setattr("a2cap.pipeline.cli.experiment.status.print_status", fail)
-    answer = a2("status")
-    assert (answer.exit_code, answer.stderr) == (1, f"a2: {text}\n")
+    assert a2("status", code=1).stderr == f"a2: {text}\n"
 
 
 def test_status_shows_every_stage_though_weights_are_missing(copy):
-    answer = copy.a2("status", "--set", "extract.weights=missing.pth")
-    assert answer.exit_code == 1
+    answer = copy.a2("status", "--set", "extract.weights=missing.pth", code=1)
     assert answer.stdout.splitlines()[:3] == [
         "extract      blocked",
         f"{'':<12} file of extract.weights not found: 'missing.pth'; check the path",
         f"preprocess   done     {copy.directory('preprocess')}",
     ]
     assert a2("status").stdout.startswith("extract      blocked\n")
-    assert copy.a2("run", "--dry-run", "--set", "extract.weights=missing.pth").exit_code == 1
+    copy.a2("run", "--dry-run", "--set", "extract.weights=missing.pth", code=1)
 
 
 def test_status_shows_every_stage_though_a_manifest_is_damaged(copy):
     path = copy.directory("train-xe") / "manifest.json"
     path.write_text("{}")
-    answer = copy.a2("status")
-    assert answer.exit_code == 1
+    answer = copy.a2("status", code=1)
     lines = answer.stdout.splitlines()
     assert f"preprocess   done     {copy.directory('preprocess')}" in lines
     assert any(line.strip().startswith("manifest is unreadable: ") for line in lines)
@@ -171,9 +165,7 @@ def test_status_shows_every_stage_though_a_manifest_is_damaged(copy):
 def test_damaged_scores_of_a_finished_evaluation_are_named(copy, content):
     folder = copy.directory("evaluate")
     (folder / "metrics.json").write_text(content)
-    answer = copy.a2("run")
-    assert answer.exit_code == 1
-    assert answer.stderr.endswith(
+    assert copy.a2("run", code=1).stderr.endswith(
         f'run "a2 verify --data {folder}", which names the command that restores it\n'
     )
 
@@ -181,9 +173,7 @@ def test_damaged_scores_of_a_finished_evaluation_are_named(copy, content):
 def test_a_path_that_cannot_be_written_is_reported(experiment, tmp_path):
     (tmp_path / "file").write_text("no folder")
     place = tmp_path / "file" / "artifacts"
-    answer = a2("status", "-c", experiment.config_file, "--artifacts", place)
-    assert answer.exit_code == 1
-    assert answer.stderr == (
+    assert a2("status", "-c", experiment.config_file, "--artifacts", place, code=1).stderr == (
         f"a2: Not a directory: {str(place)!r}; check the path, then run the command again\n"
     )
 

@@ -26,8 +26,7 @@ COMMANDS = {name: cli.get_command(CONTEXT, name) for name in cli.list_commands(C
 @pytest.mark.parametrize("option", ["-h", "--help"])
 def test_the_help_of_every_command_ends_with_an_example_that_parses(option):
     for name in ("", *COMMANDS):
-        answer = a2(*name.split(), option)
-        assert answer.exit_code == 0
+        answer = a2(*name.split(), option, code=0)
         assert answer.stdout.startswith(f"Usage: a2 {name}".strip())
         first, *lines = answer.stdout.rpartition("\n\n")[2].replace("\\\n", " ").splitlines()
         assert first == "  Example:", name
@@ -56,8 +55,7 @@ def test_help_lists_every_command_in_a_section_with_its_summary():
 
 
 def test_without_a_command_the_stages_and_a_first_command_are_printed():
-    answer = a2()
-    assert answer.exit_code == 0
+    answer = a2(code=0)
     first, _, *stages, _, attempt, _ = answer.stdout.splitlines()
     assert first.startswith("a2 captions images and trains captioners")
     assert max(map(len, answer.stdout.splitlines())) <= 80
@@ -120,10 +118,8 @@ def test_the_configuration_is_shown_explained_and_compared(copy):
     assert [line.split(":")[0] for line in section] == [
         f"runtime.{name}" for name in ("device", "workers", "threads", "compile", "ray", "name")
     ]
-    unknown = a2("config", "explain", "train.bach_size")
-    assert (unknown.exit_code, unknown.stderr) == (
-        2,
-        "a2: unknown field: 'train.bach_size'; did you mean 'train.batch_size'?\n",
+    assert a2("config", "explain", "train.bach_size", code=2).stderr == (
+        "a2: unknown field: 'train.bach_size'; did you mean 'train.batch_size'?\n"
     )
     trained = copy.directory("train-xe")
     assert a2("config", "diff", trained, copy.experiment.config_file).stdout == (
@@ -136,8 +132,7 @@ def test_the_configuration_is_shown_explained_and_compared(copy):
 
 @pytest.mark.parametrize("option", ["--images", "--output"])
 def test_options_that_belong_together_are_required(option):
-    answer = a2("extract", option, "x")
-    assert answer.exit_code == 2
+    answer = a2("extract", option, "x", code=2)
     message = "Error: --images and --output belong together; name both or neither\n"
     assert answer.stderr.endswith(message)
 
@@ -147,8 +142,7 @@ def test_options_that_belong_together_are_required(option):
 
 def test_a_second_run_finds_every_stage_up_to_date(copy):
     before = copy.finished()
-    answer = copy.a2("run")
-    assert answer.exit_code == 0
+    answer = copy.a2("run", code=0)
     lines = answer.stdout.splitlines()
     assert [line.split(": ")[:2] for line in lines[:4]] == [
         [stage, "up to date"] for stage in ("extract", "preprocess", "train-xe", "evaluate")
@@ -184,8 +178,7 @@ def test_a_run_stops_after_the_named_stage(copy, until, last):
 
 def test_a_dry_run_prints_reasons_and_runs_nothing(copy):
     before = copy.finished()
-    answer = copy.a2("run", "--dry-run", *settings("evaluate.beam_size=3", "train.seed=4"))
-    assert answer.exit_code == 0
+    answer = copy.a2("run", "--dry-run", *settings("evaluate.beam_size=3", "train.seed=4"), code=0)
     lines = answer.stdout.splitlines()
     assert lines[0].split(maxsplit=2) == ["extract", "done", str(copy.directory("extract"))]
     assert lines[2:] == [
@@ -239,9 +232,7 @@ def test_training_runs_the_chosen_phases_and_force_covers_them(copy):
 
 
 def test_a_phase_that_the_experiment_lacks_is_rejected(copy):
-    answer = copy.a2("train", "--phase", "scst")
-    assert answer.exit_code == 2
-    assert answer.stderr == (
+    assert copy.a2("train", "--phase", "scst", code=2).stderr == (
         "a2: self-critical training is disabled: scst.epochs is 0; set it to 1 or more\n"
     )
 

@@ -164,9 +164,7 @@ def test_the_page_shows_both_captions_and_the_different_settings(run, tmp_path):
 
 def test_images_belong_to_the_page(run, tmp_path):
     folder = run("a", scores(np.ones(200)))
-    answer = a2("compare", folder, folder, "--images", tmp_path)
-    assert answer.exit_code == 2
-    assert answer.stderr.splitlines()[-1] == (
+    assert a2("compare", folder, folder, "--images", tmp_path, code=2).stderr.splitlines()[-1] == (
         "Error: --images belongs to --report; name a file, or leave it out"
     )
 
@@ -228,8 +226,7 @@ def test_only_common_metrics_are_compared_and_there_must_be_one(run):
 def test_a_difference_in_all_images_is_certain_in_the_table_and_in_json(run):
     cider = GENERATOR.random(200)
     folders = [run("a", scores(cider)), run("b", scores(cider + 0.25))]
-    answer = a2("compare", *folders)
-    assert answer.exit_code == 0
+    answer = a2("compare", *folders, code=0)
     *titles, header, line = answer.stdout.splitlines()
     assert titles == ["A a", "B b"]
     assert " ".join(header.split()) == "A B B − A 95 % B is better in"

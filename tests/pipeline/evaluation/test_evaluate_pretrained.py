@@ -46,8 +46,7 @@ def test_a_split_is_captioned_scored_and_shown_with_attention(
     settings = ["spice=false", "max_length=5", f"attention={attention}", "report_images=2"]
     settings.append("erasure=2")
     words += [word for setting in settings for word in ("--set", f"evaluate.{setting}")]
-    answer = a2(*words)
-    assert answer.exit_code == 0, answer.output
+    a2(*words, code=0)
     [folder] = (artifacts / "evaluate").glob("*/")
     content = read_json(folder / "metrics.json")
     count = content["n"]
@@ -115,8 +114,7 @@ def test_analyze_compares_attention_with_gradients_and_erases_the_first_referenc
     monkeypatch.setattr(where, lambda path: references)
     options = ["-c", experiment.config_file, "--artifacts", artifacts, "--output", tmp_path / "a"]
     words = ["analyze", saved, *options, "--erasure", "2"]
-    answer = a2(*words)
-    assert answer.exit_code == 0, answer.output
+    answer = a2(*words, code=0)
     assert answer.stdout.startswith("qwen: 4 of 4 images\nlayer  tau(attention)")
     assert "\nerasure, 2 images, nats per word [95 % over images]\norder " in answer.stdout
     with (tmp_path / "a" / "layers.csv").open() as file:

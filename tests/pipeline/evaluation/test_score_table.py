@@ -31,8 +31,7 @@ def scores_of(captions):
 
 
 def test_the_terminal_marks_the_best_and_prints_the_differences_from_the_first(files):
-    answer = a2("score", *files)
-    assert answer.exit_code == 0, answer.stderr
+    answer = a2("score", *files, code=0)
     lines = answer.stdout.splitlines()
     heads, theirs, ours = (line.split() for line in lines[:3])
     assert heads == ["BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4", "ROUGE-L", "CIDEr"]
@@ -101,11 +100,9 @@ def test_fewer_repetitions_are_best_and_counts_have_no_best():
 
 
 def test_options_of_one_file_are_refused_for_several(files, tmp_path):
-    answer = a2("score", *files, "--output", tmp_path / "scores")
-    assert (answer.exit_code, answer.stderr.splitlines()[-1]) == (
-        2,
+    assert a2("score", *files, "--output", tmp_path / "scores", code=2).stderr.splitlines()[-1] == (
         "Error: --compare, --per-image and --output belong to one file of captions; name one file, "
-        "or leave them out",
+        "or leave them out"
     )
     twice = a2("score", files[0], *files)
     assert twice.stderr.splitlines()[-1] == (

@@ -227,9 +227,7 @@ def test_the_command_runs_as_it_is_printed(experiment, open_page):
     words = shlex.split(page.locator(".command code").inner_text())
     page.locator(".copy").click()
     assert page.evaluate("getSelection().toString()") == shlex.join(words)
-    answer = a2(*words[1:])
-    assert answer.exit_code == 0, answer.output
-    assert str(experiment.directory("evaluate")) in answer.output
+    assert str(experiment.directory("evaluate")) in a2(*words[1:], code=0).output
 
 
 # --- attention ----------------------------------------------------------------------------------

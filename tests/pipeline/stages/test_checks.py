@@ -308,8 +308,7 @@ def test_damaged_weights_are_detected_by_their_header(new, tmp_path):
 
 
 def test_every_command_reports_all_problems_first(tmp_path):
-    answer = a2("run", "--artifacts", tmp_path / "new")
-    assert answer.exit_code == 1
+    answer = a2("run", "--artifacts", tmp_path / "new", code=1)
     assert answer.stderr.startswith("a2: 3 problems, nothing was started:\n")
     assert f"  {NO_CAPTIONS}\n" in answer.stderr
     answer = a2("extract", "--artifacts", tmp_path / "new", "--shard", "0/2")
@@ -317,8 +316,7 @@ def test_every_command_reports_all_problems_first(tmp_path):
 
 
 def test_the_doctor_lists_every_need_of_every_stage(experiment, tmp_path):
-    answer = a2("doctor", "-c", experiment.config_file, "--artifacts", tmp_path / "new")
-    assert answer.exit_code == 0
+    answer = a2("doctor", "-c", experiment.config_file, "--artifacts", tmp_path / "new", code=0)
     lines = answer.stdout.splitlines()
     described = [line.split()[0] for line in lines[:5]]
     assert described == ["versions", "device", "java", "disk", "memory"]
@@ -335,8 +333,7 @@ def test_the_doctor_names_each_problem_with_its_remedy(
 ):
     place = ("-c", experiment.config_file, "--artifacts", tmp_path / "new")
     monkeypatch.setattr(pycocoevalcap, "pycocoevalcap_folder", lambda: tmp_path)
-    answer = a2("doctor", *place)
-    assert answer.exit_code == 1
+    answer = a2("doctor", *place, code=1)
     lines = answer.stdout.splitlines()
     assert lines[0].startswith("preprocess  problem  metrics: pycocoevalcap lacks ")  # once
     assert lines[3] == "java        none"

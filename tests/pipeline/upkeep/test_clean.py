@@ -142,9 +142,9 @@ def test_with_yes_only_leftovers_are_deleted(copy):
     left_over = shutil.copytree(trained, trained.with_name("0123456789ab.removed"))
     others = copy.left() - {copy.name(left_over)}
     for settings in ([], ["--set", "train.seed=1"], ["--set", "extract.dtype=float32"]):
-        assert copy.a2("clean", "--yes", *settings).exit_code == 0
+        copy.a2("clean", "--yes", *settings, code=0)
         assert copy.left() == others
-    assert copy.a2("clean", "--set", "train.seed=1", partial, trained).exit_code == 0
+    copy.a2("clean", "--set", "train.seed=1", partial, trained, code=0)
     assert not partial.exists() and not trained.exists()
 
 
@@ -228,7 +228,7 @@ def test_a_captioner_is_read_while_it_captions(copy, monkeypatch):
 
     monkeypatch.setattr("a2cap.pipeline.cli.images.caption.caption_files", caption)
     model = copy.directory("train-xe")
-    assert a2("caption", "x.jpg", "--model", model).exit_code == 0
+    a2("caption", "x.jpg", "--model", model, code=0)
     assert not is_read(model)
 
 
@@ -335,8 +335,7 @@ def test_a_path_that_is_not_removable_is_rejected_and_nothing_is_deleted(copy):
 def test_the_command_lists_with_sizes_and_deletes_nothing(copy):
     before = copy.left()
     final = copy.directory("evaluate")
-    answer = copy.a2("clean", "--set", "evaluate.beam_size=3")
-    assert answer.exit_code == 0
+    answer = copy.a2("clean", "--set", "evaluate.beam_size=3", code=0)
     size = f"{size_of(final) / 1000:.3g} kB"
     assert answer.stdout.splitlines() == [
         f"result     {size:>9}  {final}",
@@ -364,14 +363,11 @@ def test_what_keeps_many_results_unknown_is_printed_once(copy):
 
 def test_the_command_reports_if_nothing_is_removable(copy):
     for yes, printed in ([], "nothing is removable\n"), (["--yes"], ""):
-        answer = copy.a2("clean", *yes)
-        assert (answer.exit_code, answer.stdout) == (0, printed)
+        assert copy.a2("clean", *yes, code=0).stdout == printed
 
 
 def test_the_command_makes_no_folder_of_a_mistyped_name(tmp_path):
-    answer = a2("clean", "--artifacts", mistyped := tmp_path / "artefacts")
-    assert answer.exit_code == 1
-    assert answer.stderr == (
+    assert a2("clean", "--artifacts", mistyped := tmp_path / "artefacts", code=1).stderr == (
         f"a2: folder of artifacts not found: {str(mistyped)!r}; "
         "check --artifacts, or the folder that you are in\n"
     )
@@ -383,8 +379,7 @@ def test_the_command_deletes_only_the_named_item_with_its_locks(copy):
     size = f"{size_of(final) / 1000:.3g} kB"
     for lock in ("lock", "holder.json", "shards.lock"):
         (StagePaths(final, shared=True).lock.parent / f"{final.name}.{lock}").touch()
-    answer = copy.a2("clean", "--set", "evaluate.beam_size=3", final)
-    assert answer.exit_code == 0
+    answer = copy.a2("clean", "--set", "evaluate.beam_size=3", final, code=0)
     assert answer.stdout == f"deleted {final}: {size}\n"
     assert copy.left() == others
     assert not list((copy.artifacts / ".locks").rglob(f"{final.name}*"))
@@ -398,5 +393,5 @@ def test_the_command_rejects_names_in_use_with_their_holder_and_an_exit_code(cop
     assert answer.exit_code == 75
     assert answer.stderr.startswith(f"a2: {str(partial)!r} is in use: process ")
     assert answer.stderr.endswith("; wait for it, or stop it\n")
-    assert copy.a2("clean", partial).exit_code == 0
+    copy.a2("clean", partial, code=0)
     assert not partial.exists()

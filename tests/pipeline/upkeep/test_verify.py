@@ -271,22 +271,18 @@ def test_extractor_weights_beside_a_captioner_are_compared(artifacts, captioner)
 
 
 def test_the_command_reports_how_it_checked_and_fails_if_anything_is_damaged(artifacts):
-    answer = a2("verify", "--artifacts", artifacts)
-    assert answer.exit_code == 0
+    answer = a2("verify", "--artifacts", artifacts, code=0)
     lines = answer.stdout.splitlines()
     assert lines[0] == f"intact   evaluate    {result(artifacts, 'evaluate')}"
     count = 4 + len(checkpoints_of(artifacts))
     assert lines[-1] == f"{count} verified, 0 damaged: structure only, --data reads every byte"
-    answer = a2("verify", result(artifacts, "preprocess"), "--data")
-    assert answer.exit_code == 0
-    assert answer.stdout.splitlines() == [
+    assert a2("verify", result(artifacts, "preprocess"), "--data", code=0).stdout.splitlines() == [
         f"intact   preprocess  {result(artifacts, 'preprocess')}",
         "1 verified, 0 damaged: every byte was read",
     ]
     path = result(artifacts, "evaluate") / "metrics.json"
     path.unlink()
-    answer = a2("verify", "--artifacts", artifacts)
-    assert answer.exit_code == 1
+    answer = a2("verify", "--artifacts", artifacts, code=1)
     first = answer.stdout.index("damaged ")
     assert answer.stdout[first:].splitlines()[:2] == [
         f"damaged  evaluate    {path.parent}",
@@ -303,6 +299,6 @@ def test_the_remedy_of_a_damaged_result_restores_it(artifacts, experiment):
     [(_, line)] = damages(artifacts, data=True)
     program, *words = shlex.split(line.partition('run "')[2].removesuffix('"'))
     assert program == "a2"
-    assert a2(*words).exit_code == 0
+    a2(*words, code=0)
     assert damages(artifacts, data=True) == []
     assert read_manifest(path.parent).digest == before

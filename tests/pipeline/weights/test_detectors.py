@@ -181,8 +181,7 @@ def test_the_commands_know_the_bundled_image_encoder():
 
 
 def test_an_unknown_name_is_refused_with_the_names():
-    answer = a2("weights", "fetch", "nothing")
-    assert answer.exit_code == 2
+    answer = a2("weights", "fetch", "nothing", code=2)
     assert (
         "unknown weights: 'nothing'; choose one of spice, scenes, photos, theirs" in answer.stderr
     )

@@ -44,8 +44,7 @@ def test_it_names_the_cat_and_shows_aligned_attention(captioner):
 
 
 def test_it_is_the_default_of_a2_caption(captioner):
-    answer = a2("caption", CAT)
-    assert answer.exit_code == 0, answer.output
+    answer = a2("caption", CAT, code=0)
     assert answer.stdout == f"{CAT}: {captioner(CAT).caption}\n"
     assert answer.stderr == ""
 
@@ -84,8 +83,9 @@ def test_training_goes_on_from_it_on_photographs_of_ones_own(tmp_path):
     few = ("preprocess.min_count=1", "train.epochs=1", "evaluate.beam_size=3")
     fields = [word for field in (*start, *data, *few) for word in ("--set", field)]
     folder = tmp_path / "artifacts"
-    ran = a2("run", "-c", ROOT / "configs/captioner-photos.yaml", *fields, "--artifacts", folder)
-    assert ran.exit_code == 0, ran.output
+    ran = a2(
+        "run", "-c", ROOT / "configs/captioner-photos.yaml", *fields, "--artifacts", folder, code=0
+    )
     assert "another extractor" not in ran.stderr
     [training] = (folder / "train-xe").glob("*/extractor.json")
     own, bundled = (ExtractorRecord.read(file) for file in (training, FOLDER / "extractor.json"))

@@ -178,9 +178,7 @@ def test_the_command_prints_the_files(tmp_path):
 
 
 def test_a_file_that_the_folder_lacks_is_reported_in_one_line(tmp_path):
-    answer = a2("weights", "fetch", "spice", "--from", tmp_path)
-    assert answer.exit_code == 1
-    assert answer.stderr == (
+    assert a2("weights", "fetch", "spice", "--from", tmp_path, code=1).stderr == (
         f"a2: no file {str(tmp_path / 'parser.jar')!r}; "
         "name a folder that contains it with --from\n"
     )

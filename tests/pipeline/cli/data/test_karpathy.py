@@ -16,11 +16,10 @@ def test_official_captions_and_two_lists_become_a_file_that_a2_reads(tmp_path):
         *("--test", written(tmp_path, "2\n", "test.txt")),
     ]
     target = tmp_path / "my dataset.json"
-    answer = a2("karpathy", captions, *lists, "--output", target)
-    assert (answer.exit_code, answer.stderr) == (0, "")
+    answer = a2("karpathy", captions, *lists, "--output", target, code=0)
+    assert answer.stderr == ""
     assert answer.stdout == f"{target}: 3 images (restval 1, test 1, val 1), 3 captions\n"
     assert [image.split for image in read_annotations(target).images] == ["train", "val", "test"]
     assert json.loads(target.read_text())["images"][0]["split"] == "restval"
-    answer = a2("karpathy", tmp_path / "none.json", *lists, "--output", target)
-    assert answer.exit_code == 1
+    answer = a2("karpathy", tmp_path / "none.json", *lists, "--output", target, code=1)
     assert answer.stderr == f"a2: no file {str(tmp_path / 'none.json')!r}; check the path\n"

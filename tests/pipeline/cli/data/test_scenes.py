@@ -40,8 +40,8 @@ def output_for_three(folder):
 
 def test_scenes_are_written_once_with_the_command_to_use_them(tmp_path):
     folder = tmp_path / "my scenes"
-    answer = a2("scenes", folder, "--count", 3)
-    assert (answer.exit_code, answer.stderr) == (0, "")
+    answer = a2("scenes", folder, "--count", 3, code=0)
+    assert answer.stderr == ""
     assert answer.stdout == output_for_three(folder)
     assert sorted(path.name for path in folder.iterdir()) == [
         *("captions.json", "dataset_coco.json", "grounding.json", "images"),
@@ -49,8 +49,8 @@ def test_scenes_are_written_once_with_the_command_to_use_them(tmp_path):
     ]
     assert len(list((folder / "images").iterdir())) == 3
     before = contents(folder)
-    answer = a2("scenes", folder, "--count", 3)
-    assert (answer.exit_code, answer.stderr) == (0, "")
+    answer = a2("scenes", folder, "--count", 3, code=0)
+    assert answer.stderr == ""
     assert answer.stdout == (
         f"nothing to do: {str(folder)!r} already contains these scenes\n{output_for_three(folder)}"
     )
@@ -97,7 +97,7 @@ def test_leftovers_of_killed_runs_are_deleted_and_those_of_running_ones_kept(tmp
     for folder in (killed, running, other):
         (folder / "images").mkdir(parents=True)
     with read_lock(running):
-        assert a2("scenes", tmp_path / "my scenes", "--count", 1).exit_code == 0
+        a2("scenes", tmp_path / "my scenes", "--count", 1, code=0)
     assert sorted(tmp_path.iterdir()) == sorted([running, other, tmp_path / "my scenes"])
 
 

@@ -113,11 +113,8 @@ def test_every_member_of_a_line_may_be_a_column(a2):
 def test_the_last_line_states_how_many_already_had_a_caption(a2, photos):
     first = a2("photos/a.jpg", "--output", "x.jsonl")
     assert first.stderr == "x.jsonl: 1 captioned\n"
-    again = a2(photos, "photos", "--output", "x.jsonl")  # two spellings of one folder
-    assert (again.exit_code, again.stderr) == (
-        0,
-        "x.jsonl: 2 captioned, 1 already had a caption\n",
-    )
+    again = a2(photos, "photos", "--output", "x.jsonl", code=0)  # two spellings of one folder
+    assert again.stderr == "x.jsonl: 2 captioned, 1 already had a caption\n"
     assert [Path(row["image"]).name for row in rows(Path("x.jsonl"))] == ["a.jpg", "b.jpg", "c.png"]
 
 
@@ -159,16 +156,13 @@ def test_another_model_or_prefix_asks_before_it_mixes_sidecars(a2, photos):
         "a2: captions of two {} in one folder: {!r} has those of {!r}, this is {!r}; name another "
         "--sidecar-suffix, or caption all images again with --force\n"
     )
-    refused = a2(*SIDECARS, "--model", "scenes")
-    assert (refused.exit_code, refused.stderr) == (
-        1,
-        message.format("models", str(photos), "photos", "scenes"),
-    )
+    refused = a2(*SIDECARS, "--model", "scenes", code=1)
+    assert refused.stderr == message.format("models", str(photos), "photos", "scenes")
     assert a2(*SIDECARS, "--prefix", "sks, ").stderr == message.format(
         "settings", str(photos), "none", "prefix='sks, '"
     )
     assert texts(photos) == {"a.txt": "a dog\n"}
-    assert a2(*SIDECARS, "--model", "scenes", "--sidecar-suffix", ".caption").exit_code == 0
+    a2(*SIDECARS, "--model", "scenes", "--sidecar-suffix", ".caption", code=0)
     assert list(texts(photos, ".caption")) == ["a.caption", "b.caption", "c.caption"]
     assert a2(*SIDECARS, "--model", "scenes", "--force").stderr == "sidecars: 3 captioned\n"
     assert a2(*SIDECARS, "--model", "scenes").stderr == (
@@ -222,11 +216,9 @@ def test_the_end_states_if_a_retry_can_help(a2, photos):
         "x.jsonl: 2 captioned, 1 failed; run the same command again to retry\n"
     )
     a2.failing = {"b.jpg": bad}
-    answer = a2("photos", "--output", "y.jsonl")
-    assert (answer.exit_code, answer.stderr.splitlines()[-1]) == (
-        3,
+    assert a2("photos", "--output", "y.jsonl", code=3).stderr.splitlines()[-1] == (
         "y.jsonl: 2 captioned, 1 failed; a retry alone does not help: fix what is reported above "
-        "first",
+        "first"
     )
     a2.failing |= {"a.jpg": again}
     assert a2("photos", "--output", "z.jsonl").stderr.splitlines()[-1] == (
@@ -241,8 +233,7 @@ def test_one_bad_name_or_folder_does_not_end_the_run(a2, photos):
     (photos / names[0]).touch()
     for name in (names[1], f"{'x' * 251}.png"):  # whose sidecars have the whole name
         (photos / name).touch()
-    answer = a2(*SIDECARS)
-    assert answer.exit_code == 3
+    answer = a2(*SIDECARS, code=3)
     long = f"the name of its sidecar has 259 bytes, at most 255 are possible: {'x' * 40!r}…"
     remedy = "shorten the image's name, or name a file as --output"
     assert answer.stderr.splitlines() == [
@@ -290,8 +281,7 @@ def test_a_full_disk_ends_the_run_and_leaves_no_partial_file(a2, photos, monkeyp
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
     monkeypatch.setattr("a2cap.data.files.atomic.fsync", full)
-    answer = a2(*SIDECARS)
-    assert answer.exit_code == 1
+    answer = a2(*SIDECARS, code=1)
     assert answer.stderr.startswith("a2: No space left on device: ")
     assert answer.stderr.endswith("; free disk space, then run the command again\n")
     assert not [path for path in photos.iterdir() if path.name.endswith((".partial", ".txt"))]
@@ -301,6 +291,4 @@ def test_a_full_disk_ends_the_run_and_leaves_no_partial_file(a2, photos, monkeyp
 
 def test_options_of_an_output_need_one(a2):
     for option in (["--force"], ["--replace-foreign"], ["--sidecar-suffix", ".x"]):
-        answer = a2("a.jpg", *option)
-        assert answer.exit_code == 2
-        assert f"{option[0]} needs --output; add the option" in answer.stderr
+        assert f"{option[0]} needs --output; add the option" in a2("a.jpg", *option, code=2).stderr
