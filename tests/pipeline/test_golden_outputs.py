@@ -8,6 +8,7 @@ integers are compared exactly, floats with a tolerance, because they differ betw
 
 import hashlib
 import json
+import re
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -303,7 +304,9 @@ def record():
             stage: {"version": STAGES[stage].version, "values": measure(directories[stage])}
             for stage, measure in MEASURED.items()
         }
-    GOLDEN.write_text(json.dumps(values, indent=1, sort_keys=True) + "\n")
+    text = json.dumps(values, indent=1, sort_keys=True)
+    # one line for each value, however deep, so that a diff names it
+    GOLDEN.write_text(re.sub(r"\s*\n {4,}|\n {3}(?=[]}])", " ", text) + "\n")
 
 
 if __name__ == "__main__":
