@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 
-from a2cap.model.losses import two_losses
-from tests.model.gradients import assert_slope
 from tests.model.kinds import make
 from tests.model.transcription import Weights, assert_equal_to_transcription, softmax
 
@@ -26,11 +24,3 @@ def log_probs(captioner, align, regions, fed):
 @pytest.mark.parametrize("context", [1, 2, 5])
 def test_a_word_depends_on_the_image_and_the_words_before_it(images, context):
     assert_equal_to_transcription(make("log-bilinear", context=context), images, log_probs)
-
-
-def test_the_gradient_is_the_slope_of_the_loss(images):
-    captioner = make("log-bilinear")
-    assert_slope(
-        lambda: two_losses(captioner, images.encoded(captioner), images.captions).caption,
-        list(captioner.parameters()),
-    )

@@ -2,6 +2,7 @@ import pytest
 from pydantic import ValidationError
 
 from a2cap.model.alignment_config import AlignmentConfig
+from a2cap.model.captioners.recurrent.aoa_config import AoaConfig
 from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
 
 
@@ -31,15 +32,22 @@ def test_config_survives_json_with_a_list_of_layers():
     assert TransformerConfig.model_validate_json(config.model_dump_json()) == config
 
 
-def test_a_width_that_heads_do_not_divide_is_rejected():
-    with pytest.raises(
-        ValidationError,
-        match="width 100 does not give each of 8 heads an even width; choose a multiple of 16",
-    ):
-        TransformerConfig(width=100)
-
-
-def test_an_aligned_layer_above_the_decoder_is_rejected():
-    message = "aligned_layers contains layer 7, the decoder has 6; choose layers from 1 to 6"
+@pytest.mark.parametrize(
+    ("settings", "fields", "message"),
+    [
+        (
+            TransformerConfig,
+            {"width": 100},
+            "width 100 does not give each of 8 heads an even width; choose a multiple of 16",
+        ),
+        (
+            TransformerConfig,
+            {"alignment": AlignmentConfig(aligned_layers=(1, 7))},
+            "aligned_layers contains layer 7, the decoder has 6; choose layers from 1 to 6",
+        ),
+        (AoaConfig, {"width": 100}, "width 100 is not divided by 8 heads; choose a multiple of 8"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_rejected(settings, fields, message):
     with pytest.raises(ValidationError, match=message):
-        TransformerConfig(alignment=AlignmentConfig(aligned_layers=(1, 7)))
+        settings(**fields)

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from a2cap.model.captioner import trace_attention
 from a2cap.model.captioners.attributes.lstm_a import AttributeDetector, LstmACaptioner
 from a2cap.model.captioners.attributes.lstm_a_config import LstmAConfig
 from a2cap.model.losses import two_losses
@@ -119,8 +118,3 @@ def test_more_attributes_than_words_are_refused():
     assert refused == (
         "attributes is 1000, but the vocabulary has 36 words; set model.attributes to at most 36"
     )
-
-
-def test_there_is_no_attention_to_trace(images):
-    captioner = make("lstm-a")
-    assert trace_attention(captioner, images.encoded(captioner), images.captions[:, 0]) == []

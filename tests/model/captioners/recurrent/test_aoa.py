@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from pydantic import ValidationError
 
 from a2cap.model.captioners.recurrent.aoa import AoaCaptioner
 from a2cap.model.captioners.recurrent.aoa_config import AoaConfig
@@ -74,11 +73,3 @@ def test_initial_values_are_those_of_the_authors():
             assert mine is not same
     for parameter in captioner.decoder.gates.parameters():  # as torch.nn.LSTMCell
         assert parameter.abs().max().item() == pytest.approx(64**-0.5, rel=0.02)
-
-
-def test_a_width_that_heads_do_not_divide_is_rejected():
-    with pytest.raises(ValidationError) as raised:
-        AoaConfig(width=100)
-    assert raised.value.errors()[0]["msg"] == (
-        "Value error, width 100 is not divided by 8 heads; choose a multiple of 8"
-    )

@@ -7,8 +7,6 @@ import pytest
 import torch
 
 from a2cap.model.alignment import mask_parameters
-from a2cap.model.captioners.kinds import make_captioner
-from a2cap.model.captioners.recurrent.show_attend_tell_config import ShowAttendTellConfig
 from a2cap.model.losses import two_losses
 from tests.model.kinds import FUSIONS, make
 from tests.model.transcription import (
@@ -69,22 +67,6 @@ def test_the_first_token_is_a_function_of_the_image_alone(images):
     before = captioner(memory, bos)
     captioner.decoder.embedding.weight.data[1] += 5
     assert torch.equal(captioner(memory, bos), before)
-
-
-def test_initial_values_are_the_authors_or_uniform_within_the_inputs_root():
-    torch.manual_seed(0)
-    made = [
-        make_captioner(
-            ShowAttendTellConfig(width=8, attention_width=256, initial=name),
-            feature_width=8,
-            vocabulary_size=9,
-        ).decoder
-        for name in ("authors", "uniform")
-    ]
-    authors, uniform = (m.attention.score.weight for m in made)
-    assert authors.std().item() == pytest.approx(0.01, rel=0.2)
-    assert 0.9 < uniform.abs().max() * 256**0.5 <= 1
-    assert [m.gates.bias.any().item() for m in made] == [False, True]
 
 
 def penalty(attention, lengths, *, regions=None, weight=1.0):

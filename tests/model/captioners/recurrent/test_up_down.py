@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 
-from a2cap.model.captioners.kinds import make_captioner
-from a2cap.model.captioners.recurrent.up_down_config import UpDownConfig
 from tests.model.kinds import FUSIONS, make
 from tests.model.transcription import Weights, assert_equal_to_transcription, lstm, softmax
 
@@ -34,15 +32,3 @@ def log_probs(captioner, align, regions, fed):
 def test_both_passes_equal_the_equations(images, fusion):
     captioner = make("up-down", alignment={"fusion": fusion})
     assert_equal_to_transcription(captioner, images, log_probs)
-
-
-def test_initial_values_are_the_authors_or_within_a_bound_of_the_inputs():
-    authors, uniform = (
-        make_captioner(UpDownConfig(width=30, initial=initial), feature_width=6, vocabulary_size=11)
-        .get_parameter("decoder.from_states.weight")
-        .detach()
-        for initial in ("authors", "uniform")
-    )
-    assert authors.std().item() == pytest.approx(0.01, rel=0.1)
-    bound = uniform.shape[1] ** -0.5
-    assert 0.9 * bound < uniform.abs().max().item() <= bound
