@@ -212,10 +212,12 @@ class Strange(nn.Module):
 def test_a_model_that_cannot_be_adapted_is_refused():
     sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
     encoder = transformers.BertModel(transformers.BertConfig(vocab_size=9, **sizes))
-    assert refusal(adapt_layers, encoder, NONE) == (
-        "no attention to an image in BertModel; a2 adapts captioners whose decoder attends to the "
-        "image, such as BLIP, LLaVA or VisionEncoderDecoderModel"
-    )
+    text = transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=9, n_embd=8, n_head=2))
+    for model in (encoder, text):
+        assert refusal(adapt_layers, model, NONE) == (
+            f"no attention to an image in {type(model).__name__}; a2 adapts captioners whose "
+            "decoder attends to the image, such as BLIP, LLaVA or VisionEncoderDecoderModel"
+        )
     strange = Strange()
     for part, layer in strange.crossattention.items():
         setattr(strange.crossattention, part, layer)

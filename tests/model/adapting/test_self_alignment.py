@@ -1,4 +1,4 @@
-"""Alignment of the self-attention of vision-language models to the image's tokens."""
+"""Self-attention of vision-language models to the image's tokens: recorded, and aligned."""
 
 import numpy as np
 import pytest
@@ -7,6 +7,7 @@ from PIL import Image
 
 transformers = pytest.importorskip("transformers", reason="needs a2cap[transformers]")
 
+from a2cap.model.adapting.adapted_attention import recording  # noqa: E402
 from a2cap.model.adapting.adapted_layers import adapt_layers  # noqa: E402
 from a2cap.model.adapting.adapted_losses import adapted_losses  # noqa: E402
 from a2cap.model.adapting.generation import generate_captions  # noqa: E402
@@ -32,7 +33,7 @@ from tests.quick import some_quick  # noqa: E402
 
 # PaliGemma's processor, with NumPy 2
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
-GATE = AlignmentConfig(fusion="gate")
+NONE, GATE = AlignmentConfig(fusion="none"), AlignmentConfig(fusion="gate")
 EACH = pytest.mark.parametrize("name", some_quick(BUILDERS, *QUICK))
 
 
@@ -56,39 +57,88 @@ def test_masks_that_change_nothing_leave_logits_and_captions_bit_for_bit(name, i
     batch, _ = teacher(small, IMAGES)
     if name != "git":  # which has no other
         model.set_attn_implementation(interface)
-    before, words = logits(model, batch), model.generate(**given, **LENGTH, num_beams=2)
+    before = logits(model, batch)
+    words = {beams: model.generate(**given, **LENGTH, num_beams=beams) for beams in (1, 2)}
     # the decay begins with the attention itself; max pooling with m = 1 has it; eta may be 0
-    for fusion in ("decay", "max", "moving"):
+    for fusion, beams in (("decay", 2), ("max", 2), ("moving", 2), ("none", 2), ("none", 1)):
         layers = adapt_layers(model, AlignmentConfig(fusion=fusion, moving_rate=0))
         if fusion == "max":
             assert not torch.equal(logits(model, batch), before)
             open_masks(model)
         assert torch.equal(logits(model, batch), before)
-        captions = generate_captions(model, layers, given, **LENGTH, num_beams=2)
-        assert torch.equal(model.generate(**given, **LENGTH, num_beams=2), words)
-        for [caption] in captions:
+        with recording():
+            assert torch.equal(logits(model, batch), before)
+        captions = generate_captions(model, layers, given, **LENGTH, num_beams=beams)
+        assert torch.equal(model.generate(**given, **LENGTH, num_beams=beams), words[beams])
+        for row, [caption] in zip(words[beams].tolist(), captions, strict=True):
+            last = row[-LENGTH["max_new_tokens"] :]
+            assert list(caption.tokens) == [token for token in last if token not in (0, 1, 2)]
             for step in caption.steps:
                 assert torch.equal(step.original, step.aligned)
-    adapt_layers(model, AlignmentConfig(fusion="none"))
-    assert torch.equal(logits(model, batch), before)
 
 
 @EACH
-def test_aligned_captions_are_the_same_without_a_cache_in_beams_and_alone(name):
+def test_recorded_attention_is_that_of_the_eager_model_to_the_image(name):
     small = build(name)
-    model = small.model
-    layers = adapt_layers(model, GATE)
-    ways = ({}, {"num_beams": 3, "num_return_sequences": 2})
-    for image, way in ((image, way) for image in range(len(IMAGES)) for way in ways):
+    model, given = small.model, inputs(small, IMAGES)
+    model.set_attn_implementation("eager")
+    asked = {"output_attentions": True, "return_dict_in_generate": True}
+    with torch.no_grad():
+        output = model.generate(**given, **LENGTH, **asked)
+    if name != "git":
+        model.set_attn_implementation("sdpa")
+    layers = adapt_layers(model, NONE)
+    captions = generate_captions(model, layers, given, **LENGTH)
+    columns = image_columns(model, given)
+    for image, [caption] in enumerate(captions):
+        assert len(columns[image]) > 8
+        for number, step in enumerate(caption.steps):
+            assert len(step.layers) == len(output.attentions[number]) == 2
+            for layer, weights in zip(step.layers, output.attentions[number], strict=True):
+                row = weights[image, :, -1]
+                if row.shape[-1] <= columns[image].max():  # a sliding window
+                    continue
+                torch.testing.assert_close(
+                    layer.original[0], row[:, columns[image]].float(), rtol=1e-4, atol=1e-6
+                )
+
+
+@pytest.mark.parametrize("config", [NONE, GATE], ids=["none", "gate"])
+@EACH
+def test_captions_and_attention_are_the_same_without_a_cache_in_beams_and_alone(name, config):
+    small = build(name)
+    model, layers = small.model, adapt_layers(small.model, config)
+    together = generate_captions(model, layers, inputs(small, IMAGES), **LENGTH)
+    for image, [caption] in enumerate(together):
         batch = inputs(small, IMAGES[image : image + 1])
-        [cached] = generate_captions(model, layers, batch, **LENGTH, **way)
-        [uncached] = generate_captions(model, layers, batch, **LENGTH, **way, use_cache=False)
-        assert [c.tokens for c in cached] == [c.tokens for c in uncached]
-        assert [c.score for c in cached] == pytest.approx([c.score for c in uncached], abs=1e-3)
-        for step, same in zip(cached[0].steps, uncached[0].steps, strict=True):
-            assert step.keep is not None and step.gate is not None
-            torch.testing.assert_close(step.aligned, same.aligned, rtol=1e-3, atol=1e-5)
-            torch.testing.assert_close(step.keep, same.keep, rtol=1e-3, atol=1e-5)
+        for way in ({}, {"num_beams": 3, "num_return_sequences": 2}):
+            [cached] = generate_captions(model, layers, batch, **LENGTH, **way)
+            [uncached] = generate_captions(model, layers, batch, **LENGTH, **way, use_cache=False)
+            assert [c.tokens for c in cached] == [c.tokens for c in uncached]
+            assert [c.score for c in cached] == pytest.approx([c.score for c in uncached], abs=1e-3)
+            for step, same in zip(cached[0].steps, uncached[0].steps, strict=True):
+                assert (step.keep is None) == (step.gate is None) == (config == NONE)
+                for field in ("original", "aligned", "keep") if config == GATE else ("original",):
+                    values = getattr(step, field), getattr(same, field)
+                    torch.testing.assert_close(*values, rtol=1e-3, atol=1e-5)
+            if way:
+                assert len(cached) == 2 and cached[0].score >= cached[1].score
+                assert len(cached[0].steps) == len(cached[0].tokens) and cached[1].steps is None
+            elif (
+                cached[0].tokens == caption.tokens
+            ):  # a batch pads tiles, which may round otherwise
+                for step, same in zip(cached[0].steps, caption.steps, strict=True):
+                    torch.testing.assert_close(step.original, same.original, rtol=1e-2, atol=1e-4)
+
+
+def test_without_attention_nothing_is_recorded():
+    small = build("llava")
+    layers = adapt_layers(small.model, NONE)
+    given = inputs(small, IMAGES)
+    plain = generate_captions(small.model, layers, given, attention=False, **LENGTH)
+    shown = generate_captions(small.model, layers, given, **LENGTH)
+    assert [caption.tokens for [caption] in plain] == [caption.tokens for [caption] in shown]
+    assert all(caption.steps is None for [caption] in plain)
 
 
 @pytest.mark.parametrize("name", some_quick(BUILDERS, "llava"))
