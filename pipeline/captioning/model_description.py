@@ -123,18 +123,23 @@ def require_compatible(models: Sequence[Path]) -> None:
         _require_equal("region width", *widths, directory, first)
         limits = description.max_regions, of_first.max_regions
         _require_equal("max_regions", *limits, directory, first)
-        # the same width does not mean the same features
-        if different := _extractor(directory).differences(_extractor(first)):
-            raise InputError(
-                f"regions of {str(directory)!r} and {str(first)!r} come from different "
-                f"extractors (extractor.json differs in {', '.join(different)}); {_ADVICE}"
-            )
+        require_extractor(directory, first)
 
 
 def require_vocabulary(directory: Path, first: Path) -> None:
     """Raise A2Error if two folders, of captioners or preprocessing, have different vocabularies."""
     actual, expected = (Vocabulary.load(path / VOCABULARY) for path in (directory, first))
     _require_equal("vocabulary", actual.digest[:12], expected.digest[:12], directory, first)
+
+
+def require_extractor(directory: Path, first: Path) -> None:
+    """Raise A2Error if two folders, of captioners or extractions, have different extractors."""
+    # the same width does not mean the same features
+    if different := _extractor(directory).differences(_extractor(first)):
+        raise InputError(
+            f"regions of {str(directory)!r} and {str(first)!r} come from different "
+            f"extractors (extractor.json differs in {', '.join(different)}); {_ADVICE}"
+        )
 
 
 def _require_equal(

@@ -262,6 +262,7 @@ def test_systems_of_a_table_are_evaluated_as_an_ensemble_of_each_seed(monkeypatc
         return Outcome(Path(f"{train.lr}-{train.seed}-{train.epochs}"), None, ran=True)
 
     monkeypatch.setattr(command, "_run", run)
+    monkeypatch.setattr(command, "_require_joinable", lambda ensemble, variants: None)
     monkeypatch.setattr(Experiment, "result", result)
     answer = a2("sweep", "--table", table, "--set", "train.seed=1,3")
     assert joined == [(0.5, f"1.0-{seed}", (0.7, 0.3)) for seed in ("1-1", "3-1", "1-2")]
@@ -273,6 +274,36 @@ def test_systems_of_a_table_are_evaluated_as_an_ensemble_of_each_seed(monkeypatc
         "a2: 2 of 12 failed: B, second, seed 3; both, second, seed 3; run the same command again "
         "to continue",
     ]
+
+
+@pytest.mark.parametrize(
+    ("differing", "problem"),
+    [
+        ("preprocess.min_count=4", "vocabulary of '{0}/preprocess/"),
+        ("extract.max_regions=12", "regions of '{0}/extract/"),
+        (
+            "train.seed=0,1",
+            "no combination 'B, first' for 'both, first'; give its systems the same values with "
+            "several combinations",
+        ),
+    ],
+)
+def test_an_ensemble_of_other_words_or_features_is_refused_before_training(
+    copy, tmp_path, differing, problem
+):
+    config = copy.experiment.config_file
+    table = written(
+        tmp_path,
+        f"phases: {{first: [train.epochs=7]}}\n"
+        f"systems: {{A: {{config: '{config}'}}, B: {{config: '{config}', set: ['{differing}']}}}}\n"
+        "ensembles: {both: {of: [A, B]}}",
+        "table.yaml",
+    )
+    trained = sorted((copy.artifacts / "train-xe").iterdir())
+    answer = a2("sweep", "--artifacts", copy.artifacts, "--table", table)
+    assert answer.exit_code == 1, answer.output
+    assert answer.stderr.splitlines()[-1].startswith(f"a2: {problem.format(copy.artifacts)}")
+    assert sorted((copy.artifacts / "train-xe").iterdir()) == trained
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,13 @@ from a2cap.data.errors import A2Error, InputError
 from a2cap.data.files.sealed_folder import read_output
 from a2cap.model.errors import ModelError
 from a2cap.pipeline.analysis.t_interval import t_interval
+from a2cap.pipeline.captioning.model_description import require_extractor, require_vocabulary
 from a2cap.pipeline.cli.commands import EXIT_ERROR, EXIT_SKIPPED, Failure
 from a2cap.pipeline.cli.experiment_options import ExperimentOptions, experiment_options
 from a2cap.pipeline.cli.options import FILE
 from a2cap.pipeline.cli.output import print_outcome
 from a2cap.pipeline.configuration import override
-from a2cap.pipeline.engine.artifact_names import METRICS
+from a2cap.pipeline.engine.artifact_names import EXTRACT, METRICS, PREPROCESS, TRAIN_XE
 from a2cap.pipeline.evaluation.score_table import as_tabular
 from a2cap.pipeline.experiment import Experiment
 from a2cap.pipeline.metrics.metric_table import DEFAULTS, cited, shown_name
@@ -103,11 +104,14 @@ def sweep(
             "--ensemble joins the seeds of a setting, and each setting has one; give several, as "
             "with --set train.seed=0..3"
         )
-    variants = [_checked(options, point) for point in points]
+    variants = {point.varied: _checked(options, point) for point in points}
+    runnable = [] if dry_run else ensembles
+    _require_joinable(runnable, variants)
     scores: list[tuple[Point, Scores]] = []
     trained: dict[str, tuple[ExperimentOptions, Path]] = {}
     failed, skipped = list[str](), False
-    for number, (point, variant) in enumerate(zip(points, variants, strict=True), 1):
+    for number, point in enumerate(points, 1):
+        variant = variants[point.varied]
         with variant.open() as experiment:
             if dry_run:
                 click.echo(f"{point.varied}: {_state(experiment)}")
@@ -120,7 +124,6 @@ def sweep(
                 if ensembles:
                     last = experiment.result(experiment.training[-1], needed_by="evaluate")
                     trained[point.varied] = variant, last.directory
-    runnable = [] if dry_run else ensembles
     skipped = _run_ensembles(runnable, trained, scores, failed) or skipped
     if scores and table is not None:
         _print_paper(scores, latex=latex)
@@ -131,6 +134,30 @@ def sweep(
         raise Failure(f"{text}; run the same command again to continue", EXIT_ERROR)
     if skipped:
         raise click.exceptions.Exit(EXIT_SKIPPED)
+
+
+def _require_joinable(
+    ensembles: Sequence[Ensemble], variants: Mapping[str, ExperimentOptions]
+) -> None:
+    """Raise A2Error if captioners of an ensemble would not fit, before hours of training.
+
+    Runs the stages before the first training of each. variants: options of the points.
+    """
+    for ensemble in ensembles:
+        if missing := [name for name in ensemble.members if name not in variants]:
+            raise InputError(
+                f"no combination {missing[0]!r} for {ensemble.varied!r}; give its systems the same "
+                "values with several combinations"
+            )
+        folders = []
+        for name in ensemble.members:
+            with variants[name].open() as experiment:
+                before = experiment.names[: experiment.names.index(TRAIN_XE)]
+                outcomes = dict(zip(before, experiment.run_all(before, print_outcome), strict=True))
+                folders.append((outcomes[PREPROCESS].directory, outcomes[EXTRACT].directory))
+        for preprocessed, features in folders[1:]:
+            require_vocabulary(preprocessed, folders[0][0])
+            require_extractor(features, folders[0][1])
 
 
 def _run_ensembles(
