@@ -1,1 +1,0 @@
-../../a2cap/captioner.py

@@ -1,1 +1,0 @@
-../../a2cap/images.py
