@@ -4,6 +4,8 @@ import base64
 import json
 import os
 import resource
+from functools import partial
+from itertools import repeat
 
 import fsspec
 import pytest
@@ -139,7 +141,11 @@ def test_a_file_beyond_the_limit_is_not_read_whole(tmp_path, monkeypatch):
 
 def test_answers_without_end_are_cut_off(monkeypatch):
     monkeypatch.setattr(location, "LARGEST_FILE", 3 << 20)
-    with serving({}) as (address, _):
+    endless = dict.fromkeys(
+        ("/endless", "/endless.jpg", "/endless.tar"), partial(repeat, bytes(1 << 20))
+    )
+    with serving({**endless, "/trickle.jpg": partial(repeat, b".")}) as server:
+        address = server.url
         for path in ("/endless.jpg", "/endless"):
             url = f"{address}{path}"
             assert str(read_file(url)) == f"{url!r} has more than 3 MiB; make it smaller"
@@ -156,12 +162,19 @@ def test_answers_without_end_are_cut_off(monkeypatch):
 
 def test_files_of_web_servers_are_read_whole_and_in_parts(tmp_path):
     tar = tar_bytes({f"{number}.jpg": jpeg(number) for number in range(3)})
-    files = {"/s.tar": tar, "/x/a.jpg": A, "/x/list.txt": b"a.jpg\n/x/a.jpg\n"}
-    with serving(files) as (address, requested):
+    files = {
+        "/s.tar": tar,
+        "/x/a.jpg": A,
+        "/x/list.txt": b"a.jpg\n/x/a.jpg\n",
+        "/403": 403,
+        "/500": 500,
+    }
+    with serving(files) as server:
+        address = server.url
         source = open_source(f"{address}/s.tar")
         contents = [content for _, content in source.read(source.items())]
         assert contents == [jpeg(number) for number in range(3)]
-        assert len(requested) <= 8
+        assert len(server.requested) <= 8
         listed = open_source(f"{address}/x/list.txt")
         first, second = (content for _, content in listed.read(listed.items()))
         assert first == A and isinstance(second, InputError)
@@ -185,14 +198,15 @@ def test_files_of_web_servers_are_read_whole_and_in_parts(tmp_path):
         f"cannot read '{closed}/x/a.jpg': [Errno 111] Connection refused; "
         "check the disk or the network"
     )
-    with serving(files, parts=False) as (address, _), open_file(f"{address}/s.tar") as file:
+    with serving(files, parts=False) as server, open_file(f"{server.url}/s.tar") as file:
         file.seek(len(tar) // 2)
         assert "sends no parts" in message_of(file.read, 10)
 
 
 def test_a_part_is_as_long_as_asked_for_and_bounded():
     content = bytes(range(200))
-    with serving({"/a": content, "/list.txt": b""}) as (address, _):
+    with serving({"/a": content, "/list.txt": b""}) as server:
+        address = server.url
         files = http.HttpFiles()
         assert files.part(f"{address}/a", 150, 170) == content[150:170]
         assert message_of(files.part, f"{address}/a", 150, 151 + (1 << 30)) == (

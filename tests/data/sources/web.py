@@ -1,67 +1,69 @@
-"""A web server on this machine, whose answers may have no end."""
+"""A web server on this machine, whose answers may be errors, cut off or without end."""
 
 import threading
-import time
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
-@contextmanager
-def serving(files, *, parts=True):
-    """Serve files by path; /endless, /trickle, /500 and /403 are answers of other kinds.
+class Host(ThreadingHTTPServer):
+    """A server that answers a path by its entry in `files`, others with 404.
 
-    Yields the address, and the list of the requested paths. parts: answer requests for parts.
+    files: path -> bytes, an HTTP error code, "drop" (half of an answer), a function that yields
+    bytes without end, or a list of these, one per request, the last one for good. length:
+    Content-Length in place of the true one. parts: answer requests for parts.
     """
-    requested = []
 
-    class Answer(BaseHTTPRequestHandler):
-        def log_message(self, *_arguments):
-            pass
+    daemon_threads = True
 
-        def do_GET(self):
-            requested.append(self.path)
-            with suppress(BrokenPipeError, ConnectionResetError):
-                self._answer()
+    def __init__(self, files, *, parts=True):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        self.files, self.parts, self.length, self.requested = files, parts, None, []
 
-        def _answer(self):
-            if self.path in ("/500", "/403"):
-                self.send_error(int(self.path[1:]))
-            elif self.path.startswith("/endless"):
-                self._start(206 if "Range" in self.headers else 200)
-                while True:
-                    self.wfile.write(bytes(1 << 20))
-            elif self.path.startswith("/trickle"):
-                self._start(200)
-                while True:
-                    self.wfile.write(b".")
-                    time.sleep(0.02)
-            elif self.path not in files:
-                self.send_error(404)
+
+class Handler(BaseHTTPRequestHandler):
+    server: Host
+
+    def log_message(self, *_):
+        pass
+
+    def do_GET(self):
+        self.server.requested.append(self.path)
+        answer = self.server.files.get(self.path, 404)
+        if isinstance(answer, list):
+            answer = answer.pop(0) if len(answer) > 1 else answer[0]
+        part = self.headers.get("Range") if self.server.parts else None
+        with suppress(BrokenPipeError, ConnectionResetError):
+            if isinstance(answer, int):
+                self.send_error(answer)
+            elif callable(answer):
+                self._send(answer(), 206 if part else 200)
+            elif answer == "drop":
+                self._send([b"01234"], length=10)
+            elif part:
+                first, last = map(int, part.removeprefix("bytes=").split("-"))
+                content, whole = answer[first : last + 1], len(answer)
+                self._send([content], 206, range_=f"bytes {first}-{last}/{whole}")
             else:
-                self._file(files[self.path])
+                self._send([answer])
 
-        def _file(self, content):
-            part = self.headers.get("Range", "") if parts else ""
-            if part:
-                first, last = part.removeprefix("bytes=").split("-")
-                self.send_response(206)
-                self.send_header("Content-Range", f"bytes {first}-{last}/{len(content)}")
-                content = content[int(first) : int(last) + 1]
-            else:
-                self.send_response(200)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
+    def _send(self, blocks, status=200, *, length=None, range_=None):
+        self.send_response(status)
+        if isinstance(blocks, list):
+            length = self.server.length or length or len(blocks[0])
+            self.send_header("Content-Length", str(length))
+        if range_:
+            self.send_header("Content-Range", range_)
+        self.end_headers()
+        for block in blocks:
+            self.wfile.write(block)
 
-        def _start(self, status):
-            self.send_response(status)
-            self.end_headers()
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", requested
-    finally:
+@contextmanager
+def serving(files, **options) -> Iterator[Host]:
+    """Serve files by path, as `Host` has them."""
+    with Host(files, **options) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield server
         server.shutdown()
-        server.server_close()
