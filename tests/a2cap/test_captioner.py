@@ -310,37 +310,3 @@ def test_scores_are_those_of_the_evaluation(experiment):
     assert scores.confidence.keys() == scores.metrics.keys()
     by_order = a2cap.score(list(captions.values()), list(references.values()))
     assert by_order.metrics == scores.metrics
-
-
-@pytest.mark.parametrize(
-    ("captions", "references", "message"),
-    [
-        (
-            ["a", "b"],
-            [["a"]],
-            "captions and references differ in number: 2 and 1; "
-            "give one list of references per caption",
-        ),
-        (
-            {"1": "a"},
-            [["a"]],
-            "captions and references are of different kinds: a mapping and a sequence; "
-            "give two mappings by image id, or two sequences",
-        ),
-        (
-            ["a dog"],
-            ["a dog"],
-            "references of image 0 are not a list of texts: 'a dog'; "
-            "give a list of one or more texts per caption",
-        ),
-        (
-            {"1": "a dog"},
-            {"1": None},
-            "references of image '1' are not a list of texts: None; "
-            "give a list of one or more texts per caption",
-        ),
-        ([None], [["a"]], "caption of image '0' is not a text: None; give a text"),
-    ],
-)
-def test_captions_and_references_that_do_not_match_are_refused(captions, references, message):
-    assert message_of(a2cap.score, captions, references) == message

@@ -60,7 +60,32 @@ def test_files_of_any_form_and_a_single_caption_are_scored(tmp_path):
             "data.fields.caption, of a2 score as --caption-column; fix or remove it",
         ),
         ({1: ["a", "b"]}, {1: ["c"]}, "caption of image 1 is not a text: ['a', 'b']; give a text"),
+        (
+            ["a", "b"],
+            [["a"]],
+            "captions and references differ in number: 2 and 1; "
+            "give one list of references per caption",
+        ),
+        (
+            {"1": "a"},
+            [["a"]],
+            "captions and references are of different kinds: a mapping and a sequence; "
+            "give two mappings by image id, or two sequences",
+        ),
+        (
+            ["a dog"],
+            ["a dog"],
+            "references of image 0 are not a list of texts: 'a dog'; "
+            "give a list of one or more texts per caption",
+        ),
+        (
+            {"1": "a dog"},
+            {"1": None},
+            "references of image '1' are not a list of texts: None; "
+            "give a list of one or more texts per caption",
+        ),
+        ([None], [["a"]], "caption of image '0' is not a text: None; give a text"),
     ],
 )
-def test_other_forms_are_rejected(captions, references, message):
+def test_other_forms_and_numbers_of_captions_are_rejected(captions, references, message):
     assert message_of(a2cap.score, captions, references, metrics=BLEU) == message

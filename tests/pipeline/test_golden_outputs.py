@@ -34,21 +34,11 @@ from a2cap.pipeline.stages.train_encoder import TrainEncoder
 from a2cap.pipeline.stages.train_scst import TrainScst
 from a2cap.pipeline.stages.train_xe import TrainXe
 from tests.experiments import write_detector
+from tests.faults.trial import READS
 
 GOLDEN = Path(__file__).with_name("golden_outputs.json")
 DECLARED = (Extract, Preprocess, TrainXe, TrainScst, Evaluate, TrainDetector, TrainEncoder)
 STAGES = {stage.name: stage for stage in DECLARED}
-READS = {
-    "extract": (),
-    "preprocess": (),
-    "train-xe": ("extract", "preprocess"),
-    "train-scst": ("extract", "preprocess", "train-xe"),
-    "evaluate": ("extract", "preprocess", "train-scst"),
-    "train-detector": (),
-    "train-encoder": ("preprocess",),
-}
-"""Stage -> the stages whose outputs it reads."""
-
 COLOURS = {"red": (200, 30, 20), "green": (20, 180, 40), "blue": (30, 60, 220)}
 SPLITS = ["train"] * 9 + ["val"] * 3 + ["test"] * 3
 CONFIG = yaml.safe_load(

@@ -94,21 +94,23 @@ def test_what_is_not_attended_fades_on_one_scale_and_even_attention_fades_nothin
     assert frames == [(0, 0, 50, 40)] * 2 + [(50, 40, 50, 40)]
 
 
-def test_attention_over_a_grid_is_a_smooth_light():
-    weights = np.zeros((1, 4), np.float32)
-    weights[0, 3] = 1
-    boxes = cell_boxes(2, (10, 0, 90, 80))  # cut out of the middle
-    regions = replace(
-        REGIONS,
-        boxes=boxes,
-        **{
-            name: np.zeros((4, *getattr(REGIONS, name).shape[1:]), np.float32)
-            for name in ("features", "scores", "class_ids")
-        },
+def grid_figure(side, area, *rows):
+    """Return the figure of a grey image for words with this attention over side x side cells."""
+    cells = {
+        name: np.zeros((side**2, *getattr(REGIONS, name).shape[1:]), np.float32)
+        for name in ("features", "scores", "class_ids")
+    }
+    attention = np.array(rows, np.float32)
+    image = CaptionedImage(
+        [Beam(" ".join(f"w{n}" for n in range(len(rows))), -1.0)],
+        replace(REGIONS, boxes=cell_boxes(side, area), **cells),
+        CaptionAttention(attention, attention, None, None),
     )
-    attention = CaptionAttention(weights, weights, None, None)
-    image = CaptionedImage([Beam("dog", -1.0)], regions, attention)
-    figure = figure_of(image, np.full((80, 100, 3), 100, np.uint8))
+    return figure_of(image, np.full((80, 100, 3), 100, np.uint8))
+
+
+def test_attention_over_a_grid_is_a_smooth_light():
+    figure = grid_figure(2, (10, 0, 90, 80), [0, 0, 0, 1])  # cut out of the middle
     assert figure.get_supxlabel() == (
         "white is attended; × even: the largest share over an even one"
     )
@@ -120,33 +122,18 @@ def test_attention_over_a_grid_is_a_smooth_light():
     assert (np.diff(row) >= 0).all() and len(set(row)) > 20
 
 
-def grid_figure(*rows):
-    """Return the panels of a grey image for words with this attention over 7 x 7 cells."""
-    boxes = cell_boxes(7, (0, 0, 100, 80))
-    arrays = {
-        name: np.zeros((49, *getattr(REGIONS, name).shape[1:]), np.float32)
-        for name in ("features", "scores", "class_ids")
-    }
-    attention = np.array(rows, np.float32)
-    image = CaptionedImage(
-        [Beam(" ".join(f"w{n}" for n in range(len(rows))), -1.0)],
-        replace(REGIONS, boxes=boxes, **arrays),
-        CaptionAttention(attention, attention, None, None),
-    )
-    return figure_of(image, np.full((80, 100, 3), 100, np.uint8)).axes[1:]
-
-
 def test_beside_a_strong_word_the_image_of_an_even_or_weak_one_stays_visible():
     even, weak, strong = (np.full(49, 1 / 49) for _ in range(3))
     weak[:7], weak[7:] = 2 / 49, 35 / 42 / 49
     strong[24], strong[:24], strong[25:] = 0.9, 0.1 / 48, 0.1 / 48
-    panels = grid_figure(even, weak, strong)
+    whole = (0, 0, 100, 80)
+    panels = grid_figure(7, whole, even, weak, strong).axes[1:]
     assert [axes.get_xlabel() for axes in panels] == ["spread evenly", "2.0 × even", "44.1 × even"]
     assert (drawn(panels[0]) == 100).all()
     assert drawn(panels[1]).min() >= 95 and drawn(panels[1]).mean() < 100
     assert drawn(panels[2]).min() <= 31 and drawn(panels[2]).max() > 200
     # without a strong word, the weak one is drawn on a scale of its own
-    _, alone = grid_figure(even, weak)
+    _, alone = grid_figure(7, whole, even, weak).axes[1:]
     assert drawn(alone).max() > 130 > drawn(panels[1]).max()
 
 
