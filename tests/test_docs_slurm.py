@@ -36,11 +36,7 @@ def test_the_script_requeues_a_stopped_part_and_accepts_skipped_images(
 def test_submitit_extracts_all_shards_on_this_machine(tmp_path):
     pytest.importorskip("submitit", reason='submitit is not installed: pip install "a2cap[slurm]"')
     write_scenes(tmp_path / "scenes", count=4, seed=0, side=96)
-    settings = (
-        "extract.weights=scenes",
-        "extract.min_side=224",
-        "runtime.device=cpu",
-    )
+    settings = ("extract.weights=scenes", "extract.min_side=224", "runtime.device=cpu")
     options = [word for setting in settings for word in ("--set", setting)]
     images = ["--images", "scenes/images", "--output", "features"]
     command = [sys.executable, DOCS / "submitit_extract.py", "2", *images, *options]

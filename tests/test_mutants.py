@@ -9,13 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants import (
-    FOLDERS,
-    ROOT,
-    changes_of,
-    draw,
-    mutant_of,
-)
+from tests.mutants import FOLDERS, ROOT, changes_of, draw, mutant_of
 
 TESTS = ["tests/data/sources/test_source.py", "tests/data/sources/test_hostile_names.py"]
 

@@ -87,8 +87,7 @@ def test_the_name_of_a_file_is_read_as_the_file():
 
 
 @pytest.mark.parametrize(
-    ("numbers", "expected"),
-    [("number", "000000000027"), ("annotation", "000000000001")],
+    ("numbers", "expected"), [("number", "000000000027"), ("annotation", "000000000001")]
 )
 def test_the_setting_decides_how_numbers_are_read(numbers, expected):
     own = [*PERMUTED.own.items()]
@@ -160,10 +159,7 @@ def test_images_whose_files_share_an_id_go_by_their_own():
     ids, identities = identify([("train/001.jpg", 1), ("val/001.jpg", 2)])
     assert (ids, bool(identities)) == (["000000000001", "000000000002"], False)
     ids, identities = identify([("train/001.jpg", 1), ("val/001.jpg", 2)], rule="path")
-    assert (ids, dict(identities.own)) == (
-        ["train/001", "val/001"],
-        {"train/001": 1, "val/001": 2},
-    )
+    assert (ids, dict(identities.own)) == (["train/001", "val/001"], {"train/001": 1, "val/001": 2})
     assert message_of(identify, [("a.jpg", 1), ("a.png", 1), (None, 2)]) == (
         "3 images have 1 different file names and 2 different ids; give each image its own id"
     )

@@ -159,10 +159,7 @@ UNSUPPORTED = "{} is not in a supported format: it is "
         (b"", "{} is empty: 0 bytes; get the file again"),
         (b"<!DOCTYPE html><html></html>", UNSUPPORTED + "a web page; get the file again"),
         (POSTSCRIPT, UNSUPPORTED + "PostScript; save it as JPEG"),
-        (
-            b"\x89PNG\r\n\x1a\n",
-            UNSUPPORTED + "PNG without a readable header; get the file again",
-        ),
+        (b"\x89PNG\r\n\x1a\n", UNSUPPORTED + "PNG without a readable header; get the file again"),
         (b"\0\0\0\x20ftypisom", UNSUPPORTED + "a video; save a frame of it as JPEG"),
         (b"\0\0\0\x0cjP  \r\n", UNSUPPORTED + "JPEG 2000; save it as JPEG"),
         (

@@ -30,11 +30,7 @@ def _caption(words: list[int]) -> list[int]:
 @pytest.fixture
 def images() -> Images:
     generator = torch.Generator().manual_seed(1)
-    captions = [
-        [[4, 5, 6, 7], [8, 4]],
-        [[9, 10, 5, 4, 6], [7]],
-        [[5, 5, 8], [10, 9, 4, 4]],
-    ]
+    captions = [[[4, 5, 6, 7], [8, 4]], [[9, 10, 5, 4, 6], [7]], [[5, 5, 8], [10, 9, 4, 4]]]
     return Images(
         torch.randn(3, 4, FEATURE_WIDTH, generator=generator, dtype=torch.float64),
         torch.rand(3, 4, 5, generator=generator, dtype=torch.float64),

@@ -3,13 +3,7 @@ import math
 import pytest
 import torch
 
-from a2cap.model.alignment import (
-    Alignment,
-    BilinearMask,
-    DecoderPass,
-    LinearMask,
-    softmax_of_rows,
-)
+from a2cap.model.alignment import Alignment, BilinearMask, DecoderPass, LinearMask, softmax_of_rows
 from a2cap.model.alignment_config import AlignmentConfig
 from tests.model.kinds import refusal
 

@@ -69,11 +69,7 @@ def test_a_small_divergence_keeps_its_precision():
 
 def _importance(captioner, images):
     return region_gradients(
-        captioner,
-        images.features,
-        images.boxes,
-        images.region_mask,
-        images.captions[:, 0],
+        captioner, images.features, images.boxes, images.region_mask, images.captions[:, 0]
     ).importance
 
 

@@ -30,11 +30,7 @@ OTHER_KINDS = [
         {"attention": "hard", "alignment": AlignmentConfig(renormalise_aligned=True)},
         marks=pytest.mark.slow,
     ),
-    pytest.param(
-        "gru",
-        {"attention": "none"},
-        marks=pytest.mark.slow,
-    ),
+    pytest.param("gru", {"attention": "none"}, marks=pytest.mark.slow),
 ]
 
 

@@ -49,7 +49,7 @@ def test_every_problem_is_reported_at_once_with_its_path_and_the_nearest_name(tm
 
 PROBLEMS = {
     "runtime.xyzzy=1": [
-        "runtime.xyzzy: unknown field; valid names: device, workers, threads, compile, ray, name",
+        "runtime.xyzzy: unknown field; valid names: device, workers, threads, compile, ray, name"
     ],
     "extract.min_regions=300 model.heads=7": [
         "extract: min_regions is 300, above max_regions, 100; lower min_regions or raise "
@@ -57,11 +57,11 @@ PROBLEMS = {
         "model: width 512 does not give each of 7 heads an even width; choose a multiple of 14",
     ],
     "data.ids=path data.instances=boxes.json": [
-        "data: ids is 'path', but data.instances names images by number; leave one of them out",
+        "data: ids is 'path', but data.instances names images by number; leave one of them out"
     ],
     "model.kind=up-dwn": [
         "model.kind: unknown kind 'up-dwn'; did you mean 'up-down'? Kinds: "
-        + ", ".join([*KINDS, "or module:Class of an installed package"]),
+        + ", ".join([*KINDS, "or module:Class of an installed package"])
     ],
     "model.kind=up-down model.heads=4 model.alignment.fussion=gate": [
         "model: up-down has no heads (of transformer); leave them out, or start from the "
@@ -75,42 +75,41 @@ PROBLEMS = {
     ],
     "model.kind=nic model.alignment.fusion=gate": [
         "model: alignment.fusion is 'gate', but this captioner has no attention to align; set "
-        "alignment.fusion to none",
+        "alignment.fusion to none"
     ],
     "model=lstm-a train.grouping=caption": [
         "train.grouping is 'caption', but captioner 'lstm-a' learns attributes from all "
-        "captions of an image together; set train.grouping to image",
+        "captions of an image together; set train.grouping to image"
     ],
     "evaluate.ensemble=[a] evaluate.ensemble_weights=[1]": [
         "evaluate: ensemble_weights are [1.0] for 2 captioners; give a positive number for "
-        "each, in their order, or none",
+        "each, in their order, or none"
     ],
     "model.kind=nic model.attention_dropout=0.1": [
         "model: attention_dropout is 0.1, but this captioner has no attention; set "
-        "attention_dropout to 0",
+        "attention_dropout to 0"
     ],
     "model.kind=m2 model.prophet=1": [
         "model: prophet is 1.0, but Prophet Attention reads one state of each region, and the "
         "decoder of m2 those of every encoder layer; set prophet to 0, or choose kind "
-        "transformer",
+        "transformer"
     ],
     "model=gru model.attention=none train.supervision=0.5": [
-        "train.supervision is 0.5, but captioner 'gru' has no attention; set train.supervision "
-        "to 0",
+        "train.supervision is 0.5, but captioner 'gru' has no attention; set train.supervision to 0"
     ],
     "scst.reward=statistics:fmean scst.bleu_weight=0.5": [
         "scst.bleu_weight is 0.5, but scst.reward replaces the reward that it belongs to; leave "
-        "scst.bleu_weight or scst.reward out",
+        "scst.bleu_weight or scst.reward out"
     ],
     "train.select=cider": [
         "train.select: not a valid value: 'cider'; did you mean 'CIDEr'? Valid: CIDEr, BLEU-4, "
         "METEOR, loss; default 'CIDEr'. Validation figure that selects the best epoch and that "
         "`patience` waits for: of the decoded captions (Xu et al. 2015 select by BLEU), or the "
-        "loss on the reference captions",
+        "loss on the reference captions"
     ],
     "model.kind=up-down model.alignment.aligned_layers=[2]": [
         "model.alignment: alignment.aligned_layers is [2], this kind has one attention; choose "
-        '"all"',
+        '"all"'
     ],
 }
 """Overrides, separated by spaces -> problems."""

@@ -75,13 +75,7 @@ def instances(tmp_path, names=("dog", "person"), **changes):
         "images": [{"id": 1, "file_name": "1.jpg"}, {"id": 2, "file_name": "2.jpg"}],
         "categories": [{"id": 10 + i, "name": name} for i, name in enumerate(names)],
         "annotations": [
-            {
-                "id": i,
-                "image_id": 1,
-                "category_id": 10 + i,
-                "bbox": [0, 0, 5, 5],
-                "iscrowd": crowd,
-            }
+            {"id": i, "image_id": 1, "category_id": 10 + i, "bbox": [0, 0, 5, 5], "iscrowd": crowd}
             for i, (_, crowd) in enumerate(boxes)
         ],
     }

@@ -22,13 +22,7 @@ from a2cap.data.features.store_manifest import joint_digest, records_digest
 from a2cap.data.features.writer import FeatureWriter
 from a2cap.data.files.sealed_folder import MANIFEST, read_manifest, seal
 from a2cap.data.identities import shared_images
-from tests.data.features.stores import (
-    flip_byte,
-    make_regions,
-    refusal,
-    write_store,
-    zero_tree,
-)
+from tests.data.features.stores import flip_byte, make_regions, refusal, write_store, zero_tree
 from tests.data.messages import message_of
 
 IDS = ["000000000139", "000000391895", "000000391896", "own/straße"]

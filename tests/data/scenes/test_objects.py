@@ -3,13 +3,7 @@
 import numpy as np
 import pytest
 
-from a2cap.data.scenes.objects import (
-    CLUTTER,
-    MAX_TILT,
-    OBJECT_CATEGORIES,
-    SceneObject,
-    outline,
-)
+from a2cap.data.scenes.objects import CLUTTER, MAX_TILT, OBJECT_CATEGORIES, SceneObject, outline
 from a2cap.data.scenes.silhouettes import silhouette_of
 
 

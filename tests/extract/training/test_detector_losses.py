@@ -6,11 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from a2cap.extract.training.detector_losses import (
-    AttributeLoss,
-    DetectorLosses,
-    mean_by_image,
-)
+from a2cap.extract.training.detector_losses import AttributeLoss, DetectorLosses, mean_by_image
 from tests.extract.formulas import log_softmax
 
 

@@ -142,11 +142,7 @@ WRITE = "write them with a2cap.extract.weights.load.save_detector"
             {},
             f"lack '{PREDICTOR}.cls_score.weight'; name a complete file of a known layout",
         ),
-        (
-            {},
-            None,
-            f"do not state their conventions: no 'a2.detector' in the metadata; {WRITE}",
-        ),
+        ({}, None, f"do not state their conventions: no 'a2.detector' in the metadata; {WRITE}"),
         (
             {},
             {"anchors": None, "resize": "padded"},

@@ -10,11 +10,7 @@ from torch.nn.functional import pad
 from a2cap.model.alignment import caption_parameters, mask_parameters
 from a2cap.model.alignment_config import FUSIONS as ALIGNMENT_FUSIONS
 from a2cap.model.alignment_config import AlignmentConfig
-from a2cap.model.captioner import (
-    Teaching,
-    decoder_input,
-    trace_attention,
-)
+from a2cap.model.captioner import Teaching, decoder_input, trace_attention
 from a2cap.model.captioners.kinds import make_captioner
 from a2cap.model.faithfulness import differentiable_masks, region_gradients
 from a2cap.model.losses import caption_loss, mask_loss, mask_penalty, two_losses

@@ -4,11 +4,7 @@ import pytest
 import torch
 
 from a2cap.model.decoding.decoding_config import DecodingConfig
-from a2cap.model.decoding.sampling import (
-    sample_captions,
-    sample_tokens,
-    sampled_hypotheses,
-)
+from a2cap.model.decoding.sampling import sample_captions, sample_tokens, sampled_hypotheses
 from tests.model.kinds import refusal
 from tests.model.searching import search
 

@@ -59,9 +59,7 @@ def test_rewards_equal_coco_caption(corpus, data, eos, by_caption):
     assume(any(sentence for group in corpus for sentence in group))
     rows = data.draw(
         st.lists(
-            st.lists(SENTENCE, min_size=2, max_size=2),
-            min_size=len(corpus),
-            max_size=len(corpus),
+            st.lists(SENTENCE, min_size=2, max_size=2), min_size=len(corpus), max_size=len(corpus)
         )
     )
     end = [EOS] if eos else []
@@ -83,9 +81,7 @@ def test_rewards_equal_coco_caption(corpus, data, eos, by_caption):
     mixed = CaptionReward(frequencies, References.from_sentences(corpus), eos=eos, bleu_weight=0.5)
     if all(caption and all(group) for caption, group in pairs):
         np.testing.assert_allclose(
-            mixed(images, everything).flatten(),
-            expected + 0.5 * np.array(bleu_4(pairs)),
-            atol=1e-9,
+            mixed(images, everything).flatten(), expected + 0.5 * np.array(bleu_4(pairs)), atol=1e-9
         )
 
 

@@ -48,9 +48,7 @@ def test_beam_mean_baseline_is_the_mean_of_the_beams(tiny, images):
     memory = images.encoded(captioner)
     drawn = rollouts(captioner, memory, baseline="beam_mean", samples=3, max_length=5)
     for rows, beams in zip(
-        drawn.captions.tolist(),
-        search(captioner, memory, beam_size=3, max_length=5),
-        strict=True,
+        drawn.captions.tolist(), search(captioner, memory, beam_size=3, max_length=5), strict=True
     ):
         assert [row[: len(b.tokens)] for row, b in zip(rows, beams, strict=True)] == [
             list(b.tokens) for b in beams

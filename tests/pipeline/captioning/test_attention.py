@@ -10,10 +10,7 @@ from a2cap.data.batches.loader import image_batches
 from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.captioner import trace_attention
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
-from a2cap.pipeline.captioning.attention import (
-    attention_of_captions,
-    certify_captions,
-)
+from a2cap.pipeline.captioning.attention import attention_of_captions, certify_captions
 from a2cap.pipeline.captioning.saved_captioner import load_model
 
 CPU = torch.device("cpu")

@@ -262,9 +262,7 @@ def test_m2_has_the_logits_and_beams_of_the_authors_code(their_code, tmp_path, m
     divide, fill = torch.Tensor.__truediv__, torch.Tensor.masked_fill
     floor = torch.Tensor.__floordiv__
     monkeypatch.setattr(
-        torch.Tensor,
-        "__truediv__",
-        lambda a, b: (divide if a.is_floating_point() else floor)(a, b),
+        torch.Tensor, "__truediv__", lambda a, b: (divide if a.is_floating_point() else floor)(a, b)
     )
     monkeypatch.setattr(
         torch.Tensor, "masked_fill", lambda tensor, mask, value: fill(tensor, mask.bool(), value)

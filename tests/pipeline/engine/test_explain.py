@@ -1,11 +1,7 @@
 """Differences between what two results are made from."""
 
 from a2cap.data.files.sealed_folder import MadeFrom, Manifest, write_manifest
-from a2cap.pipeline.engine.explain import (
-    difference,
-    finished_results,
-    nearest_difference,
-)
+from a2cap.pipeline.engine.explain import difference, finished_results, nearest_difference
 
 BEFORE = MadeFrom(
     stage="train-xe",

@@ -7,11 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from a2cap.pipeline.metrics.word_groups import (
-    GroupCounts,
-    f1_values,
-    score_word_groups,
-)
+from a2cap.pipeline.metrics.word_groups import GroupCounts, f1_values, score_word_groups
 
 GROUPS = {
     "kinds": frozenset({"ball", "balls", "cup", "box"}),

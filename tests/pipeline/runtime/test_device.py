@@ -84,8 +84,7 @@ def test_an_old_driver_is_one_line_and_the_cpu_computes(old_driver, caplog):
 
 
 @pytest.mark.parametrize(
-    ("choice", "devices"),
-    [("auto", ["cuda"]), ("on", ["cpu", "cuda", "mps"]), ("off", [])],
+    ("choice", "devices"), [("auto", ["cuda"]), ("on", ["cpu", "cuda", "mps"]), ("off", [])]
 )
 def test_updates_are_compiled_on_a_gpu_or_where_the_setting_is_on(choice, devices):
     def compiled(*, deterministic):

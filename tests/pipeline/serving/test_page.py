@@ -70,8 +70,7 @@ def open_session(browser):
             content = next(sent)
             is_error = isinstance(content, str)
             route.fulfill(
-                status=422 if is_error else 200,
-                json={"error": content} if is_error else content,
+                status=422 if is_error else 200, json={"error": content} if is_error else content
             )
 
         page.route(f"{url}caption", answer)

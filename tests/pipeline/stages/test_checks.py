@@ -360,10 +360,7 @@ def test_warnings_are_listed_after_problems_and_logged_before_a_run(new, tmp_pat
         "500 of at most 16 updates are warm-up, so that the learning rate stays low in most of the "
         "training; set train.warmup to 1, or train.schedule to constant"
     )
-    for stage, need, text in (
-        ("preprocess", "length", length),
-        ("train-xe", "schedule", schedule),
-    ):
+    for stage, need, text in (("preprocess", "length", length), ("train-xe", "schedule", schedule)):
         check = check_of(new(*overrides), stage, need)
         assert (check.state, check.text, check.problem) == ("warning", text, None)
     open_ended = check_of(new(*overrides, "preprocess.eos_after_cut=false"), "preprocess", "length")

@@ -9,13 +9,7 @@ from a2cap.model.captioners.attributes.lstm_a_config import LstmAConfig
 from a2cap.model.losses import two_losses
 from tests.model.gradients import assert_slope
 from tests.model.kinds import make, refusal
-from tests.model.transcription import (
-    Weights,
-    assert_equal_to_transcription,
-    lstm,
-    sigmoid,
-    softmax,
-)
+from tests.model.transcription import Weights, assert_equal_to_transcription, lstm, sigmoid, softmax
 
 VARIANTS = ("a1", "a2", "a3", "a4", "a5")
 

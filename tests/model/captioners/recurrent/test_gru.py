@@ -8,12 +8,7 @@ import pytest
 from a2cap.model.captioner import trace_attention
 from a2cap.model.captioners.recurrent.gru_config import GruConfig
 from tests.model.kinds import FUSIONS, make
-from tests.model.transcription import (
-    Weights,
-    assert_equal_to_transcription,
-    sigmoid,
-    softmax,
-)
+from tests.model.transcription import Weights, assert_equal_to_transcription, sigmoid, softmax
 from tests.quick import crossed
 
 

@@ -9,13 +9,7 @@ import torch
 from a2cap.model.alignment import mask_parameters
 from a2cap.model.losses import two_losses
 from tests.model.kinds import FUSIONS, make
-from tests.model.transcription import (
-    Weights,
-    assert_equal_to_transcription,
-    lstm,
-    sigmoid,
-    softmax,
-)
+from tests.model.transcription import Weights, assert_equal_to_transcription, lstm, sigmoid, softmax
 
 
 def log_probs(captioner, align, regions, fed):

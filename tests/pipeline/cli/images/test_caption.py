@@ -272,7 +272,7 @@ def test_read_only_and_unreadable_folders_are_skipped_and_named(a2, monkeypatch)
             "other 1 first",
         ]
         assert [path.name for path in sorted((top / "z").iterdir())] == [
-            *(".captions.txt.jsonl", "a.jpg", "a.txt"),
+            *(".captions.txt.jsonl", "a.jpg", "a.txt")
         ]
 
 

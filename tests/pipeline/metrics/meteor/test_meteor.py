@@ -8,11 +8,7 @@ import subprocess
 import numpy as np
 import pytest
 
-from a2cap.pipeline.metrics.meteor.meteor import (
-    _best_rows,
-    meteor_statistics,
-    meteor_values,
-)
+from a2cap.pipeline.metrics.meteor.meteor import _best_rows, meteor_statistics, meteor_values
 from a2cap.pipeline.metrics.pycocoevalcap import METEOR, metric_file
 from a2cap.pipeline.runtime.java import find_java
 from tests.pipeline.metrics.captions import CANDIDATES, REFERENCES

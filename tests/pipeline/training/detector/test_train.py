@@ -29,12 +29,7 @@ from a2cap.pipeline.training.detector.train import (
 )
 from a2cap.pipeline.training.detector.validation import DetectorValidation, detector_figures
 from a2cap.pipeline.training.training_parts import cosine_rate
-from tests.pipeline.training.runs import (
-    DetectorTraining,
-    metrics,
-    outcome,
-    without_speed,
-)
+from tests.pipeline.training.runs import DetectorTraining, metrics, outcome, without_speed
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 

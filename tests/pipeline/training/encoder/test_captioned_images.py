@@ -8,11 +8,7 @@ from a2cap.data.captions.caption_file import CaptionFile
 from a2cap.data.captions.vocabulary import PAD
 from a2cap.extract.trainable_encoder import random_part
 from a2cap.pipeline.extraction.images import ImageFiles
-from a2cap.pipeline.training.encoder.captioned_images import (
-    CaptionedImages,
-    collate,
-    unreadable,
-)
+from a2cap.pipeline.training.encoder.captioned_images import CaptionedImages, collate, unreadable
 from a2cap.pipeline.training.encoder.encoder_config import EncoderConfig
 from tests.experiments import images_of
 
