@@ -41,14 +41,6 @@ def test_a_batch_contains_the_regions_of_its_images_and_zero_padding(store):
             assert batch.boxes[row, ~exists].count_nonzero() == 0
 
 
-def test_padding_does_not_change_the_regions_of_an_image(store):
-    [alone] = image_batches(store, IDS[:1], batch_size=1)
-    [together] = image_batches(store, IDS, batch_size=11)
-    count = alone.features.shape[1]
-    assert torch.equal(together.features[0, :count], alone.features[0])
-    assert together.region_mask[0].sum() == count
-
-
 def test_boxes_are_relative_to_the_image_and_its_area():
     boxes = np.array([[0, 0, 200, 100], [50, 20, 150, 70]], np.float32)
     regions = replace(make_regions("1", count=2), boxes=boxes, width=200, height=100)
