@@ -201,6 +201,15 @@ class CopiedExperiment:
             for path in manifests
         }
 
+    def unfinish(self, stage: str) -> Path:
+        """Make a stage's result unfinished, as a stopped run leaves it; return its folder."""
+        final = self.directory(stage)
+        partial = final.rename(f"{final}.partial")
+        made_from = read_manifest(partial).origin
+        (partial / "manifest.json").unlink()
+        (partial / "made_from.json").write_text(json.dumps(made_from.model_dump()))
+        return partial
+
     def delete(self, *stages: str) -> None:
         """Delete the results of stages."""
         for stage in stages:

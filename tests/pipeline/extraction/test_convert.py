@@ -24,10 +24,10 @@ from a2cap.data.features.formats.writers import FORMATS, write_tsv
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.features.writer import FeatureWriter, StoreWriteError
 from a2cap.data.files import expansion
-from a2cap.data.regions import Regions
 from a2cap.pipeline.extraction import open_features as opening
 from a2cap.pipeline.extraction.convert import convert
 from a2cap.pipeline.extraction.open_features import open_features
+from tests.data.features import stores
 from tests.data.messages import message_of, written
 from tests.data.sources.samples import write_parquet
 from tests.experiments import a2
@@ -38,20 +38,9 @@ CAFFE_CHECKSUM = "717436cd669afb6c327f021ad265a88c168df36abbe1294d06d441a7157d23
 IDS = ("000000000009", "000000000025", "000000132417")
 
 
-def make_regions(seed, *, count=None, attributes=True):
-    rng = np.random.default_rng(seed)
-    count = count or 3 + seed
-    corners = np.sort(rng.uniform(0, 90, (count, 2, 2)).astype(np.float32), axis=1)
-    return Regions(
-        boxes=corners.reshape(count, 4),
-        features=rng.standard_normal((count, 8)).astype(np.float32),
-        scores=rng.uniform(0.1, 1, count).astype(np.float32),
-        class_ids=rng.integers(0, 20, count).astype(np.int32),
-        attribute_ids=rng.integers(0, 5, count).astype(np.int32) if attributes else None,
-        attribute_scores=rng.random(count, np.float32) if attributes else None,
-        width=120,
-        height=100,
-    )
+def make_regions(seed):
+    regions = stores.make_regions(str(seed), count=3 + seed, attributes=True)
+    return replace(regions, width=120, height=100)
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Cleaning: which artifacts are removable, and that nothing else is deleted."""
 
-import json
 import re
 import shutil
 
@@ -90,19 +89,9 @@ def test_a_trained_detector_may_be_used_without_its_configuration(experiment, co
     assert copy.kinds(*places, start) == {}
 
 
-def unfinished(copy, stage):
-    """Make a result unfinished, as a stopped run leaves it."""
-    final = copy.directory(stage)
-    partial = final.rename(f"{final}.partial")
-    made_from = read_manifest(partial).made_from
-    (partial / "manifest.json").unlink()
-    (partial / "made_from.json").write_text(json.dumps(made_from.model_dump()))
-    return partial
-
-
 @pytest.mark.slow
 def test_unfinished_work_is_listed_with_what_would_resume_it(copy):
-    partial = unfinished(copy, "evaluate")
+    partial = copy.unfinish("evaluate")
     name = copy.name(partial)
     assert copy.kinds() == {name: ("unfinished", "the next run resumes it")}
     assert copy.kinds("evaluate.beam_size=3") == {name: ("unfinished", "evaluate.beam_size 2 -> 3")}
@@ -137,7 +126,7 @@ def test_a_replaced_result_stays_until_its_replacement_exists(copy):
 
 
 def test_with_yes_only_leftovers_are_deleted(copy):
-    partial = unfinished(copy, "train-xe")
+    partial = copy.unfinish("train-xe")
     trained = shutil.copytree(partial, partial.with_name("0123456789ab"))
     left_over = shutil.copytree(trained, trained.with_name("0123456789ab.removed"))
     others = copy.left() - {copy.name(left_over)}
@@ -205,7 +194,7 @@ def test_a_result_that_a_command_reads_since_the_listing_is_not_removed_or_repla
 @pytest.mark.slow
 @pytest.mark.parametrize("lock", ["{}.lock", "{}.shard-00001-of-00004.lock"])
 def test_work_of_a_running_process_is_not_removable(copy, lock):
-    partial = unfinished(copy, "evaluate")
+    partial = copy.unfinish("evaluate")
     held = StagePaths(partial, shared=True).lock.parent / lock.format(partial.stem)
     with stage_lock(held, what="a test"):
         assert copy.kinds("evaluate.beam_size=3") == {}
@@ -214,7 +203,7 @@ def test_work_of_a_running_process_is_not_removable(copy, lock):
 @pytest.mark.slow
 def test_inputs_of_a_running_stage_of_any_experiment_are_not_removable(copy):
     other = ("extract.dtype=float32", "preprocess.min_count=2")
-    partial = unfinished(copy, "train-xe")
+    partial = copy.unfinish("train-xe")
     assert {"extract", "preprocess"} <= {name.split("/")[0] for name in copy.kinds(*other)}
     with stage_lock(StagePaths(partial.with_suffix(""), shared=True).lock, what="a test"):
         removable = copy.kinds(*other)
@@ -297,7 +286,7 @@ def test_a_stopped_deletion_leaves_no_half_deleted_result(copy, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("lock", ["{}.lock", "{}.shard-00001-of-00004.lock"])
 def test_work_resumed_since_the_listing_is_not_removed(copy, lock):
-    partial = unfinished(copy, "evaluate")
+    partial = copy.unfinish("evaluate")
     [item] = copy.items("evaluate.beam_size=3")
     held = stage_lock(
         StagePaths(partial, shared=True).lock.parent / lock.format(partial.stem), what="a test"
@@ -387,7 +376,7 @@ def test_the_command_deletes_only_the_named_item_with_its_locks(copy):
 
 
 def test_the_command_rejects_names_in_use_with_their_holder_and_an_exit_code(copy):
-    partial = unfinished(copy, "evaluate")
+    partial = copy.unfinish("evaluate")
     with stage_lock(StagePaths(partial.with_suffix(""), shared=True).lock, what="a test"):
         answer = copy.a2("clean", partial)
     assert answer.exit_code == 75

@@ -16,44 +16,21 @@ COPY_AGAIN = "copy it again, or recreate it with --force"
 
 
 @pytest.fixture
-def artifacts(copy):
-    """Copy the experiment's results, which a test may damage."""
-    return copy.artifacts
+def store(copy):
+    return copy.directory("extract") / "features.lmdb"
 
 
 @pytest.fixture
-def store(artifacts):
-    return result(artifacts, "extract") / "features.lmdb"
-
-
-@pytest.fixture
-def captioner(artifacts, tmp_path):
-    model = shutil.copytree(result(artifacts, "train-xe"), tmp_path / "my captioner")
+def captioner(copy, tmp_path):
+    model = shutil.copytree(copy.directory("train-xe"), tmp_path / "my captioner")
     (model / "manifest.json").unlink()
     shutil.rmtree(model / "checkpoints")
     return model
 
 
-def result(artifacts, stage):
-    [folder] = (path for path in (artifacts / stage).iterdir() if path.is_dir())
-    return folder
-
-
-def checkpoints_of(artifacts):
+def checkpoints_of(copy):
     """List the last two checkpoints, and that of the best epoch if it is another."""
-    return sorted((result(artifacts, "train-xe") / "checkpoints").iterdir())
-
-
-def checkpoint(artifacts):
-    return checkpoints_of(artifacts)[-1]
-
-
-def unfinished(artifacts):
-    """Make the training unfinished."""
-    trained = result(artifacts, "train-xe")
-    partial = trained.rename(f"{trained}.partial")
-    (partial / "manifest.json").unlink()
-    return partial
+    return sorted((copy.directory("train-xe") / "checkpoints").iterdir())
 
 
 def damages(path, *, data=False):
@@ -73,30 +50,30 @@ def flip(path, offset=-1):
     path.write_bytes(content)
 
 
-def forced(artifacts, stage):
+def forced(copy, stage):
     """Return the remedy of a stage's result."""
     command = {"train-xe": "train --phase xe"}.get(stage, stage)
-    config = shlex.quote(str(result(artifacts, stage) / "config.yaml"))
-    return f'run "a2 {command} --force -c {config} --artifacts {shlex.quote(str(artifacts))}"'
+    config = shlex.quote(str(copy.directory(stage) / "config.yaml"))
+    return f'run "a2 {command} --force -c {config} --artifacts {shlex.quote(str(copy.artifacts))}"'
 
 
 # --- intact --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("data", [False, True])
-def test_a_finished_experiment_is_intact(artifacts, data):
-    items = list(verify(artifacts, data=data))
+def test_a_finished_experiment_is_intact(copy, data):
+    items = list(verify(copy.artifacts, data=data))
     # the experiment has none of them
     stages = set(STAGES) - {"train-scst", "train-detector", "train-encoder"}
-    checkpoints = ["checkpoint"] * len(checkpoints_of(artifacts))
+    checkpoints = ["checkpoint"] * len(checkpoints_of(copy))
     assert sorted(v.kind for v in items) == sorted([*stages, *checkpoints])
     assert not any(v.damages for v in items)
 
 
-def test_verification_changes_nothing(artifacts):
-    before = {path: path.stat().st_mtime_ns for path in artifacts.rglob("*")}
-    list(verify(artifacts, data=True))
-    assert {path: path.stat().st_mtime_ns for path in artifacts.rglob("*")} == before
+def test_verification_changes_nothing(copy):
+    before = {path: path.stat().st_mtime_ns for path in copy.artifacts.rglob("*")}
+    list(verify(copy.artifacts, data=True))
+    assert {path: path.stat().st_mtime_ns for path in copy.artifacts.rglob("*")} == before
 
 
 def test_a_store_is_verified_with_the_fingerprint_of_its_extractor(store):
@@ -123,29 +100,29 @@ def test_a_captioner_without_its_manifest_is_verified(captioner):
     )
 
 
-def test_unfinished_work_is_skipped_but_its_checkpoints_are_verified_if_named(artifacts):
-    count, partial = len(checkpoints_of(artifacts)), unfinished(artifacts)
-    assert "train-xe" not in {v.kind for v in verify(artifacts, data=False)}
+def test_unfinished_work_is_skipped_but_its_checkpoints_are_verified_if_named(copy):
+    count, partial = len(checkpoints_of(copy)), copy.unfinish("train-xe")
+    assert "train-xe" not in {v.kind for v in verify(copy.artifacts, data=False)}
     assert [v.kind for v in verify(partial, data=True)] == ["checkpoint"] * count
 
 
-def test_links_are_not_followed(artifacts, tmp_path):
+def test_links_are_not_followed(copy, tmp_path):
     damaged = tmp_path / "elsewhere" / "extract" / "0123456789ab"
     damaged.mkdir(parents=True)
-    (artifacts / "linked").symlink_to(tmp_path / "elsewhere")
-    assert damages(artifacts) == []
+    (copy.artifacts / "linked").symlink_to(tmp_path / "elsewhere")
+    assert damages(copy.artifacts) == []
     assert len(damages(tmp_path / "elsewhere")) == 1
 
 
-def test_links_to_results_are_followed(artifacts, tmp_path):
-    moved = (artifacts / "extract").rename(tmp_path / "another disk")
-    (artifacts / "extract").symlink_to(moved)
-    evaluated = result(artifacts, "evaluate")
-    (artifacts / "evaluate" / "train-xe").symlink_to(artifacts)  # around itself
+def test_links_to_results_are_followed(copy, tmp_path):
+    moved = (copy.artifacts / "extract").rename(tmp_path / "another disk")
+    (copy.artifacts / "extract").symlink_to(moved)
+    evaluated = copy.directory("evaluate")
+    (copy.artifacts / "evaluate" / "train-xe").symlink_to(copy.artifacts)  # around itself
     evaluated.rename(tmp_path / evaluated.name)
     evaluated.symlink_to(tmp_path / evaluated.name)
-    assert {v.kind for v in verify(artifacts, data=False)} >= {"extract", "evaluate"}
-    assert damages(artifacts) == []
+    assert {v.kind for v in verify(copy.artifacts, data=False)} >= {"extract", "evaluate"}
+    assert damages(copy.artifacts) == []
 
 
 @pytest.mark.parametrize("name", ["empty", "none", "file"])
@@ -172,20 +149,20 @@ NAMES = {
 """Stage or other sealed folder -> the file of it that is damaged."""
 
 
-def folder_and_remedy(artifacts, kind, tmp_path):
+def folder_and_remedy(copy, kind, tmp_path):
     if kind in STAGES:
-        return result(artifacts, kind), forced(artifacts, kind)
+        return copy.directory(kind), forced(copy, kind)
     if kind == "checkpoint":
-        return checkpoint(artifacts), "delete it: only more epochs would need it"
-    extracted = result(artifacts, "extract")
+        return checkpoints_of(copy)[-1], "delete it: only more epochs would need it"
+    extracted = copy.directory("extract")
     if kind == "store":
         return extracted / "features.lmdb", COPY_AGAIN
     return shutil.copytree(extracted, tmp_path / "my features"), COPY_AGAIN
 
 
 @pytest.mark.parametrize("kind", NAMES)
-def test_every_damage_is_named_with_the_remedy_of_its_folder(artifacts, kind, tmp_path):
-    folder, remedy = folder_and_remedy(artifacts, kind, tmp_path)
+def test_every_damage_is_named_with_the_remedy_of_its_folder(copy, kind, tmp_path):
+    folder, remedy = folder_and_remedy(copy, kind, tmp_path)
     path = folder / NAMES[kind]
     whole = path.read_bytes()
     flipped = bytes([whole[0] ^ 4]) + whole[1:]
@@ -204,29 +181,29 @@ def test_every_damage_is_named_with_the_remedy_of_its_folder(artifacts, kind, tm
 
 
 @pytest.mark.parametrize("content", [None, "{"])
-def test_an_unreadable_manifest_is_damage(artifacts, content):
-    path = result(artifacts, "evaluate") / "manifest.json"
+def test_an_unreadable_manifest_is_damage(copy, content):
+    path = copy.directory("evaluate") / "manifest.json"
     path.unlink() if content is None else path.write_text(content)
-    [(damaged, line)] = damages(artifacts)
+    [(damaged, line)] = damages(copy.artifacts)
     assert damaged == path.parent
     assert line.startswith(f"manifest is unreadable: {str(path)!r} (")
 
 
-def test_a_result_under_another_key_is_damage(artifacts):
-    path = result(artifacts, "evaluate")
+def test_a_result_under_another_key_is_damage(copy):
+    path = copy.directory("evaluate")
     other = path.rename(path.with_name("0123456789ab"))
-    assert damage(artifacts) == (
-        f"{str(other)!r} has the manifest of key {path.name!r}; {forced(artifacts, 'evaluate')}"
+    assert damage(copy.artifacts) == (
+        f"{str(other)!r} has the manifest of key {path.name!r}; {forced(copy, 'evaluate')}"
     )
 
 
 @pytest.mark.parametrize(
     ("stage", "command"), [("train-xe", "train --phase xe"), ("train-detector", "detector train")]
 )
-def test_a_damaged_checkpoint_of_an_unfinished_training_has_its_remedy(artifacts, stage, command):
-    partial = unfinished(artifacts)
+def test_a_damaged_checkpoint_of_an_unfinished_training_has_its_remedy(copy, stage, command):
+    partial = copy.unfinish("train-xe")
     if stage == "train-detector":
-        partial = partial.parent.rename(artifacts / stage) / partial.name
+        partial = partial.parent.rename(copy.artifacts / stage) / partial.name
     path = max((partial / "checkpoints").iterdir()) / "state.pt"
     path.unlink()
     remedy = f'run "a2 {command}", which resumes from the checkpoint before it, or restarts'
@@ -255,11 +232,11 @@ def test_a_captioner_with_another_vocabulary_is_damaged(captioner):
     assert line.startswith("not JSON: ") and line.endswith(f"; {COPY_AGAIN}")
 
 
-def test_extractor_weights_beside_a_captioner_are_compared(artifacts, captioner):
-    trained = result(artifacts, "train-xe")
+def test_extractor_weights_beside_a_captioner_are_compared(copy, captioner):
+    trained = copy.directory("train-xe")
     for model, where, remedy in (
         (captioner, "extractor.json", COPY_AGAIN),
-        (trained, "the manifest", forced(artifacts, "train-xe")),
+        (trained, "the manifest", forced(copy, "train-xe")),
     ):
         flip(model / "weights.safetensors")
         assert damages(model) == []
@@ -270,35 +247,35 @@ def test_extractor_weights_beside_a_captioner_are_compared(artifacts, captioner)
 # --- the command --------------------------------------------------------------------------------
 
 
-def test_the_command_reports_how_it_checked_and_fails_if_anything_is_damaged(artifacts):
-    answer = a2("verify", "--artifacts", artifacts, code=0)
+def test_the_command_reports_how_it_checked_and_fails_if_anything_is_damaged(copy):
+    answer = a2("verify", "--artifacts", copy.artifacts, code=0)
     lines = answer.stdout.splitlines()
-    assert lines[0] == f"intact   evaluate    {result(artifacts, 'evaluate')}"
-    count = 4 + len(checkpoints_of(artifacts))
+    assert lines[0] == f"intact   evaluate    {copy.directory('evaluate')}"
+    count = 4 + len(checkpoints_of(copy))
     assert lines[-1] == f"{count} verified, 0 damaged: structure only, --data reads every byte"
-    assert a2("verify", result(artifacts, "preprocess"), "--data", code=0).stdout.splitlines() == [
-        f"intact   preprocess  {result(artifacts, 'preprocess')}",
+    assert a2("verify", copy.directory("preprocess"), "--data", code=0).stdout.splitlines() == [
+        f"intact   preprocess  {copy.directory('preprocess')}",
         "1 verified, 0 damaged: every byte was read",
     ]
-    path = result(artifacts, "evaluate") / "metrics.json"
+    path = copy.directory("evaluate") / "metrics.json"
     path.unlink()
-    answer = a2("verify", "--artifacts", artifacts, code=1)
+    answer = a2("verify", "--artifacts", copy.artifacts, code=1)
     first = answer.stdout.index("damaged ")
     assert answer.stdout[first:].splitlines()[:2] == [
         f"damaged  evaluate    {path.parent}",
-        f"         {str(path)!r} is missing; {forced(artifacts, 'evaluate')}",
+        f"         {str(path)!r} is missing; {forced(copy, 'evaluate')}",
     ]
     assert answer.stdout.splitlines()[-1].startswith(f"{count} verified, 1 damaged: ")
 
 
 @pytest.mark.slow
-def test_the_remedy_of_a_damaged_result_restores_it(artifacts, experiment):
-    path = result(artifacts, "preprocess") / "vocabulary.json"
+def test_the_remedy_of_a_damaged_result_restores_it(copy, experiment):
+    path = copy.directory("preprocess") / "vocabulary.json"
     before = read_manifest(path.parent).digest
     flip(path)
-    [(_, line)] = damages(artifacts, data=True)
+    [(_, line)] = damages(copy.artifacts, data=True)
     program, *words = shlex.split(line.partition('run "')[2].removesuffix('"'))
     assert program == "a2"
     a2(*words, code=0)
-    assert damages(artifacts, data=True) == []
+    assert damages(copy.artifacts, data=True) == []
     assert read_manifest(path.parent).digest == before
