@@ -68,7 +68,6 @@ MOST_MODULES = 15
 MOST_IN_FUNCTIONS = 33
 """Imports inside functions: of optional packages, and in stages and SPICE, so that their
 status and other metrics are quick."""
-SCORING = "pipeline/metrics/all_metrics"
 MOST_SINGLE = 25
 """Modules that one module of their own folder alone imports; lower it, do not raise it."""
 EMPTY_NAMES = ("found", "one")
@@ -181,10 +180,7 @@ def assignments(tree, name):
 
 
 def single_importers(graph):
-    """Return the modules that a single module imports, one of the same folder.
-
-    Each metric has a module, which the one that calls all metrics may import alone.
-    """
+    """Return the modules that a single module imports, one of the same folder."""
     importers = {}
     for module, imported in graph.items():
         for other in imported:
@@ -193,7 +189,7 @@ def single_importers(graph):
     return sorted(
         module
         for module, users in importers.items()
-        if len(users) == 1 and folder[users[0]] == folder[module] and users[0] != SCORING
+        if len(users) == 1 and folder[users[0]] == folder[module]
     )
 
 

@@ -17,7 +17,7 @@ from a2cap.pipeline.engine.artifact_names import METRICS, PER_IMAGE
 from a2cap.pipeline.evaluation.metrics_file import image_scores
 from a2cap.pipeline.metrics.all_metrics import Scores
 from a2cap.pipeline.metrics.bootstrap import SUMMED, Families, interval, resample
-from a2cap.pipeline.metrics.metric_table import family_of, in_order, is_lower_better, kind_of
+from a2cap.pipeline.metrics.metric_table import family_of, in_order, metric_of
 from a2cap.pipeline.metrics.ngrams import Floats
 from a2cap.pipeline.metrics.word_groups import GroupCounts, WordScore, f1_values
 from a2cap.pipeline.report.comparison_page import Comparison, Difference, ImageComparison
@@ -149,7 +149,7 @@ def _statistics(metrics: Mapping[str, float], rows: Rows) -> dict[str, Floats]:
         raise ValueError("no images")
     statistics = {}
     # The four BLEU metrics share the counts of one family.
-    for family in dict.fromkeys(family_of(name) for name in metrics if kind_of(name) != "set"):
+    for family in {f.name: f for f in map(family_of, metrics) if not f.is_of_set}:
         numbers = [
             row[family] if family in SUMMED else [row["metrics"][family]] for row in rows.values()
         ]
@@ -198,13 +198,13 @@ def _differences(
     # a kind of statement that one has not made has no share of true ones
     for name in in_order(name for name in first if name in second):
         values = (name, first[name], second[name], second[name] - first[name])
-        if kind_of(name) == "set":
+        if family_of(name).is_of_set:
             rows.append(Difference(*values, None, None, None))
         elif name in drawn and name in redrawn:
             resampled = redrawn[name] - drawn[name]
             resampled = resampled[np.isfinite(resampled)]  # one may lack all words of a group
             low, high = interval(resampled)
             # Ties are not better: two equal runs have 0 %.
-            is_better = resampled < 0 if is_lower_better(name) else resampled > 0
+            is_better = resampled < 0 if metric_of(name).lower_is_better else resampled > 0
             rows.append(Difference(*values, low, high, float(np.mean(is_better))))
     return rows

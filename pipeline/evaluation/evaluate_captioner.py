@@ -359,7 +359,7 @@ def _statistics(
     references: Mapping[str, Sequence[str]],
 ) -> dict[str, float]:
     """Return the statistics of the captions; with several beams also their mean self-CIDEr."""
-    statistics = caption_statistics(captions)
+    statistics = caption_statistics(list(captions.values()))
     texts = {image_id: [beam.caption for beam in group] for image_id, group in beams.items()}
     diversity = beam_diversity(texts, references)
     return statistics | {"beam_diversity": fmean(diversity.values())} if diversity else statistics

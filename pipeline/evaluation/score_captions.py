@@ -34,7 +34,7 @@ from a2cap.pipeline.evaluation.results import caption_fields, read_captions
 from a2cap.pipeline.metrics.all_metrics import score
 from a2cap.pipeline.metrics.caption_statistics import caption_statistics
 from a2cap.pipeline.metrics.cider import Idf
-from a2cap.pipeline.metrics.metric_table import DEFAULTS, kind_of
+from a2cap.pipeline.metrics.metric_table import DEFAULTS, family_of
 from a2cap.pipeline.metrics.spice import NEEDS, spice_obstacle
 from a2cap.pipeline.metrics.tokenization import metric_tokens, tokenize
 from a2cap.pipeline.metrics.word_groups import score_word_groups
@@ -176,7 +176,7 @@ def score_evaluation(
         shown or references,
         score(tokens, references, metrics=(*DEFAULTS, *metrics), judged=judged, **options),
         skipped=skipped or {},
-        statistics=statistics or caption_statistics(tokens),
+        statistics=statistics or caption_statistics(list(tokens.values())),
         provenance=provenance or {},
         word_groups=score_word_groups(tokens, references, groups) if groups else None,
         judged=judged or {},
@@ -210,7 +210,7 @@ def require_unscored(folder: Path, *, force: bool) -> None:
 
 def write_per_image(path: Path, evaluation: Evaluation) -> None:
     """Write a CSV file with the caption and the metrics of each image."""
-    names = [n for n in evaluation.scores.metrics if kind_of(n) != "set"]
+    names = [n for n in evaluation.scores.metrics if not family_of(n).is_of_set]
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(["image_id", "caption", *names])

@@ -14,7 +14,7 @@ from functools import cached_property
 from a2cap.data.files.csv_cell import as_text
 from a2cap.pipeline.evaluation.comparison import compare_scores
 from a2cap.pipeline.metrics.all_metrics import Scores
-from a2cap.pipeline.metrics.metric_table import in_order, is_lower_better, is_ranked, shown_name
+from a2cap.pipeline.metrics.metric_table import in_order, metric_of, shown_name
 from a2cap.pipeline.report.comparison_page import Difference
 
 _NOTE = "In parentheses: 95 % interval of the difference from {}, by a paired bootstrap."
@@ -49,9 +49,9 @@ class ScoreTable:
     def is_best(self, name: str, metric: str) -> bool:
         """Return True for the best value of a metric; what only counts has none."""
         values = [s.metrics[metric] for s in self.scores.values() if metric in s.metrics]
-        if len(values) < 2 or not is_ranked(metric):
+        if len(values) < 2 or not metric_of(metric).is_ranked:
             return False
-        best = min(values) if is_lower_better(metric) else max(values)
+        best = min(values) if metric_of(metric).lower_is_better else max(values)
         return self.scores[name].metrics.get(metric) == best
 
     def rows(self, mark: Callable[[str], str], *, intervals: bool) -> list[list[str]]:

@@ -8,8 +8,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from html import escape
+from inspect import signature
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,16 +20,17 @@ from a2cap.data.tokenizers import Tokenizer
 from a2cap.model.errors import PlugInError
 from a2cap.model.plug_ins import call_function
 from a2cap.pipeline.engine.progress import track
-from a2cap.pipeline.metrics.bleu import bleu_statistics, bleu_values
+from a2cap.pipeline.metrics.bleu import bleu_values
 from a2cap.pipeline.metrics.bootstrap import SUMMED, interval, resample
-from a2cap.pipeline.metrics.caption_statistics import caption_statistics
-from a2cap.pipeline.metrics.cider import IDFS, Idf, cider_values, frequencies_of
-from a2cap.pipeline.metrics.meteor.meteor import meteor_statistics
+from a2cap.pipeline.metrics.cider import IDFS, CorpusFrequencies, Idf, frequencies_of
 from a2cap.pipeline.metrics.metric_table import (
     DEFAULTS,
+    FAMILIES,
     TABLE,
     ScoreRow,
     families_of,
+    family_of,
+    function_of,
     in_order,
     metric_name,
     rows_as_html,
@@ -36,15 +38,7 @@ from a2cap.pipeline.metrics.metric_table import (
     score_rows,
 )
 from a2cap.pipeline.metrics.ngrams import Floats, Pairs, count_pairs
-from a2cap.pipeline.metrics.rouge import rouge_values
-from a2cap.pipeline.metrics.scene_truth import (
-    CHAIR,
-    TRUTH,
-    chair_counts,
-    scene_chair_counts,
-    truth_counts,
-)
-from a2cap.pipeline.metrics.spice import NOT_REQUESTED, PARTS, spice_values
+from a2cap.pipeline.metrics.spice import NOT_REQUESTED, PARTS
 from a2cap.pipeline.metrics.tokenization import metric_tokens
 
 if TYPE_CHECKING:
@@ -71,9 +65,6 @@ ENGLISH_ONLY = "it reads English alone, the captions are compared as Unicode wor
 
 Tokens = Mapping[str, Sequence[str]]
 """Image id -> sentences of tokens joined by spaces."""
-
-Advance = Callable[[int], object]
-"""Callback with the number of captions that were processed since its last call."""
 
 
 @dataclass(frozen=True)
@@ -137,17 +128,36 @@ class Scores:
 
 @dataclass(frozen=True)
 class Captions:
-    """N candidates and the references of each, in the order of the images; idf: as for `score`."""
+    """N candidates with the references of each, and whatever else a scorer may have as parameter.
+
+    idf, judged, objects: as for `score`, in the order of the images.
+    advance: called with the number of captions that were processed since its last call.
+    statistics: family -> (N, k), of those that are computed.
+    """
 
     image_ids: list[str]
     candidates: list[str]
     references: list[list[str]]
     idf: Idf = "references"
+    judged: "list[Judgement] | None" = None
+    objects: list[frozenset[str]] | None = None
+    advance: Callable[[int], object] = lambda captions: None
+    statistics: dict[str, Floats] = field(default_factory=dict)
 
     @cached_property
     def pairs(self) -> Pairs:
         """n-grams of candidates and references."""
         return count_pairs(self.candidates, self.references)
+
+    @property
+    def frequencies(self) -> CorpusFrequencies:
+        """Document frequencies of n-grams."""
+        return frequencies_of(self.idf, self.references)
+
+    def computed_by(self, scorer: str) -> Any:
+        """Call the function of a row of the table with the attributes that its parameters name."""
+        function = function_of(scorer)
+        return function(**{name: getattr(self, name) for name in signature(function).parameters})
 
 
 def score(
@@ -175,24 +185,27 @@ def score(
     """
     if idf not in IDFS:
         raise InputError(f"unknown idf: {idf!r}; use one of {', '.join(IDFS)}")
-    captions = replace(_paired(candidates, references), idf=idf)
+    captions = replace(
+        _paired(candidates, references),
+        idf=idf,
+        judged=None if judged is None else [judged[image_id] for image_id in candidates],
+        objects=None if objects is None else [objects[image_id] for image_id in candidates],
+    )
+    of_scenes = {"scenes", "objects"} if judged is not None else set()
+    available = of_scenes | ({"objects"} if objects is not None else set())
     asked = DEFAULTS if metrics is None else tuple(map(metric_name, metrics))
-    asked += CHAIR if objects is not None else ()
+    asked += tuple(n for family in TABLE if available & {*family.needs} for n in family.names)
     not_run = {"SPICE": no_spice} if no_spice else {}
     if metric_tokens(tokenizer) != "PTB":
-        not_run = {m.name: ENGLISH_ONLY for m in TABLE if m.english_only}
+        # objects of scenes are named in English, whatever the tokens
+        english = [f for f in TABLE if "English" in f.needs and not of_scenes & {*f.needs}]
+        not_run = {name: ENGLISH_ONLY for family in english for name in family.names}
         if idf == "coco":
             not_run["CIDEr"] = COCO_TOKENS
     if len(captions.image_ids) == 1 and idf == "references":
         not_run["CIDEr"] = ONE_IMAGE
-    statistics = _measure(captions, families_of(asked) - not_run.keys())
+    statistics = _measure(captions, families_of(asked) - {family_of(n).name for n in not_run})
     statistics |= {path: _outside(path, captions) for path in asked if ":" in path}
-    if judged is not None:
-        verdicts = [judged[image_id] for image_id in captions.image_ids]
-        statistics |= {"truth": truth_counts(verdicts), "CHAIR": scene_chair_counts(verdicts)}
-    elif objects is not None and not not_run.keys() & {*CHAIR}:
-        present = [objects[image_id] for image_id in captions.image_ids]
-        statistics["CHAIR"] = chair_counts(captions.candidates, present)
     return _scores(captions, statistics, not_run, asked)
 
 
@@ -241,12 +254,14 @@ def _measure(captions: Captions, families: Collection[str]) -> dict[str, Floats]
     """Return family -> (N, k) statistics of the images."""
     count = len(captions.candidates)
     total = {"METEOR": count, "SPICE": count + sum(map(len, captions.references))}
-    scorers = {name: scorer for name, scorer in SCORERS.items() if name in families}
-    with track("score", total=sum(total.get(name, 0) for name in scorers)) as progress:
-        columns = {name: scorer(captions, progress.advance) for name, scorer in scorers.items()}
-    if "SPIDEr" in families and {"CIDEr", "SPICE"} <= columns.keys():
-        columns["SPIDEr"] = np.mean([columns[name][:, :1] for name in ("CIDEr", "SPICE")], axis=0)
-    return columns
+    rows = [f for name, f in FAMILIES.items() if name in families and not f.is_of_set]
+    with track("score", total=sum(total.get(family.name, 0) for family in rows)) as progress:
+        captions = replace(captions, advance=progress.advance)
+        for family in rows:
+            if captions.statistics.keys() >= {f.name for f in TABLE if f.name in family.needs}:
+                values = np.asarray(captions.computed_by(family.scorer), dtype=np.float64)
+                captions.statistics[family.name] = values.reshape(count, -1)  # (N,) -> (N, 1)
+    return captions.statistics
 
 
 def _values(statistics: Mapping[str, Floats]) -> tuple[dict[str, float], dict[str, Floats]]:
@@ -272,11 +287,12 @@ def _scores(
 ) -> Scores:
     """Return the scores by metric, in the order of the table, and by image."""
     overall, values = _values(statistics)
-    for family in families_of(asked) & SETS.keys():
-        overall |= SETS[family](captions)
+    for family in dict.fromkeys(map(family_of, asked)):
+        if family.is_of_set:
+            numbers = captions.computed_by(family.scorer)
+            overall |= {name: numbers[name] for name in family.names}
     # A family of truth without a statement has no value, here and in single images.
-    finite = [name for name in in_order(overall) if np.isfinite(overall[name])]
-    names = [name for name in finite if name in asked or name in (*TRUTH, *CHAIR)]
+    names = [name for name in in_order(overall) if name in asked and np.isfinite(overall[name])]
     parts = _parts(statistics["SPICE"]) if "SPICE" in statistics else []
     image_ids = captions.image_ids
     # An interval over one image would have no width.
@@ -321,38 +337,7 @@ def _mean_parts(parts: Sequence[Mapping[str, float | None]]) -> dict[str, float]
 
 def _outside(path: str, captions: Captions) -> Floats:
     try:
-        return _column(call_function(path, captions.candidates, captions.references))
+        values = call_function(path, captions.candidates, captions.references)
     except PlugInError as error:
         raise InputError(f"metric {error}") from error
-
-
-def _spice(captions: Captions, advance: Advance) -> Floats:
-    """Return (N, 1 + P): SPICE, and the F-scores of its PARTS, NaN for none."""
-    images = spice_values(captions.candidates, captions.references, advance=advance)
-    rows = [[image.overall, *image.parts.values()] for image in images]
-    return np.array(rows, dtype=np.float64)
-
-
-def _column(values: Sequence[float] | Floats) -> Floats:
-    return np.asarray(values, dtype=np.float64)[:, None]
-
-
-SCORERS: dict[str, Callable[[Captions, Advance], Floats]] = {
-    "BLEU": lambda captions, _: bleu_statistics(captions.pairs),
-    "METEOR": lambda captions, advance: meteor_statistics(
-        captions.candidates, captions.references, advance=advance
-    ),
-    "ROUGE_L": lambda captions, _: _column(rouge_values(captions.candidates, captions.references)),
-    "CIDEr": lambda captions, _: _column(
-        cider_values(captions.pairs, frequencies_of(captions.idf, captions.references))
-    ),
-    "SPICE": _spice,
-}
-"""Family -> the function to (N, k) statistics of the images: sums, or a mean's values first."""
-
-SETS: dict[str, Callable[[Captions], dict[str, float]]] = {
-    "captions": lambda captions: caption_statistics(
-        dict(zip(captions.image_ids, captions.candidates, strict=True))
-    ),
-}
-"""Family -> the function to the values of metrics of a set."""
+    return np.array(values)[:, None]

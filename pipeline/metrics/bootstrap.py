@@ -10,11 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
-from a2cap.pipeline.metrics.bleu import bleu_values
-from a2cap.pipeline.metrics.meteor.meteor import meteor_values
-from a2cap.pipeline.metrics.metric_table import names_of
+from a2cap.pipeline.metrics.metric_table import TABLE
 from a2cap.pipeline.metrics.ngrams import Floats
-from a2cap.pipeline.metrics.scene_truth import chair_values, truth_values
 
 RESAMPLES = 1000
 """With 1,000, each end of a 95 % interval depends on 25 resamples."""
@@ -26,12 +23,7 @@ _CHUNK = 100
 Families = Mapping[str, tuple[tuple[str, ...], Callable[[Floats], Floats]]]
 """Family -> the names of its metrics, and the function from sums over images to their values."""
 
-SUMMED: Families = {
-    "BLEU": (names_of("BLEU"), bleu_values),
-    "METEOR": (names_of("METEOR"), lambda sums: meteor_values(sums)[..., None]),
-    "truth": (names_of("truth"), truth_values),
-    "CHAIR": (names_of("CHAIR"), chair_values),
-}
+SUMMED: Families = {f.name: (f.names, f.values_of) for f in TABLE if f.values}
 """Metrics that are computed from sums over images."""
 
 

@@ -20,31 +20,30 @@ _UNKNOWN = "<unk>"
 _ORDERS = range(1, MAX_N + 1)
 
 
-def caption_statistics(captions: Mapping[str, str]) -> dict[str, float]:
-    """Return statistics of one caption per image; captions: words joined by single spaces.
+def caption_statistics(candidates: Sequence[str]) -> dict[str, float]:
+    """Return statistics of one caption per image; candidates: words joined by single spaces.
 
     captions: their number; vocabulary: number of different words; words_mean, words_sd, words_min,
     words_max: of a caption; distinct_n: different n-grams per n-gram, n = 1, 2, 3;
     distinct_captions: different captions per caption; repetition: share of bigrams that are
     repeated within their caption; unknown: share of captions with <unk>. 0 / 0 counts as 0.
     """
-    sentences = list(captions.values())
-    counted = {n: [list(_ngrams(text, n)) for text in sentences] for n in (1, 2, 3)}
+    counted = {n: [list(_ngrams(text, n)) for text in candidates] for n in (1, 2, 3)}
     total = {n: sum(map(len, ngrams)) for n, ngrams in counted.items()}
     distinct = {n: len(set(chain.from_iterable(ngrams))) for n, ngrams in counted.items()}
     words = np.array(list(map(len, counted[1])))
     repeated = total[2] - sum(len(set(pairs)) for pairs in counted[2])
     return {
-        "captions": len(sentences),
+        "captions": len(candidates),
         "vocabulary": distinct[1],
         "words_mean": float(words.mean()),
         "words_sd": float(words.std()),
         "words_min": int(words.min()),
         "words_max": int(words.max()),
         **{f"distinct_{n}": _share(distinct[n], total[n]) for n in counted},
-        "distinct_captions": _share(len(set(sentences)), len(sentences)),
+        "distinct_captions": _share(len(set(candidates)), len(candidates)),
         "repetition": _share(repeated, total[2]),
-        "unknown": _share(sum(_UNKNOWN in s.split() for s in sentences), len(sentences)),
+        "unknown": _share(sum(_UNKNOWN in s.split() for s in candidates), len(candidates)),
     }
 
 

@@ -1,19 +1,21 @@
 """The table of all metrics, which everything else that names metrics reads; rows of their values.
 
-A new metric is a row here and a scorer in `SCORERS` of all_metrics.py, of sums over images also
-in `SUMMED` of bootstrap.py. Commands, reports, comparisons and keys of evaluations take it from
-the table.
+A new metric is a row here: commands, reports, comparisons, intervals and keys of evaluations take
+it from the table. Rows name functions, which are imported when they are called: a command that only
+reads names is quick.
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Literal
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from a2cap.data.errors import InputError
 
-Kind = Literal["mean", "sums", "set"]
+if TYPE_CHECKING:
+    from a2cap.pipeline.metrics.ngrams import Floats
 
 MAIN = "CIDEr"
 """The metric that runs are listed by, and captions of a report are ordered by."""
@@ -24,77 +26,127 @@ class Metric:
     """A metric.
 
     name: its key in metrics.json.
-    family: its scorer, which may compute several metrics.
-    kind: mean of a value of each image; function of numbers that are summed over images; or number
-        of all captions together, which no image has and which has no interval.
     shown: its name in papers, if that is another one.
-    needs: families that are computed before it; java; scenes, or objects of images.
     is_ranked: False for a number that is neither better nor worse.
     is_cited: True for a column of the tables of papers.
-    version: raised when its values change; evaluations run again.
     """
 
     name: str
-    family: str
-    kind: Kind
     shown: str = ""
-    needs: tuple[str, ...] = ()
-    english_only: bool = False
     lower_is_better: bool = False
     is_ranked: bool = True
     is_cited: bool = False
+
+
+@dataclass(frozen=True)
+class Family:
+    """Metrics of one function.
+
+    name: its key in per_image.json.
+    scorer: `module:function` of this folder, whose parameters are attributes of `Captions`. It
+        returns values of N images, (N, k) numbers that are summed, or name -> value of a set.
+    values: the function from sums (…, k) to values of the metrics; "" if they are means of images.
+    is_of_set: True for metrics of all captions together, which have no interval.
+    needs: families that are computed before it; tokens of English; java; scenes, or objects.
+    version: raised when values change; evaluations run again.
+    """
+
+    name: str
+    scorer: str
+    metrics: tuple[Metric, ...]
+    values: str = ""
+    is_of_set: bool = False
+    needs: tuple[str, ...] = ()
     version: int = 1
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of its metrics."""
+        return tuple(metric.name for metric in self.metrics)
+
+    def values_of(self, sums: "Floats") -> "Floats":
+        """Return (…, M) values of its metrics; sums: (…, k), its statistics summed over images."""
+        values: Floats = function_of(self.values)(sums)
+        return values.reshape(*sums.shape[:-1], len(self.metrics))
+
+
+SUBJECTS = ("category", "colour", "texture", "size", "count", "relation", "comparison")
+"""Families of statements about scenes, in the order of their metrics."""
 
 TABLE = (
-    Metric("Bleu_1", "BLEU", "sums", "BLEU-1", is_cited=True),
-    Metric("Bleu_2", "BLEU", "sums", "BLEU-2"),
-    Metric("Bleu_3", "BLEU", "sums", "BLEU-3"),
-    Metric("Bleu_4", "BLEU", "sums", "BLEU-4", is_cited=True),
-    Metric("METEOR", "METEOR", "sums", english_only=True, is_cited=True),
-    Metric("ROUGE_L", "ROUGE_L", "mean", "ROUGE-L", is_cited=True),
-    Metric("CIDEr", "CIDEr", "mean", is_cited=True),
-    Metric("SPICE", "SPICE", "mean", needs=("java",), english_only=True, is_cited=True),
-    Metric("SPIDEr", "SPIDEr", "mean", needs=("CIDEr", "SPICE")),
-    Metric("truth", "truth", "sums", needs=("scenes",)),
-    Metric("category truth", "truth", "sums", needs=("scenes",)),
-    Metric("colour truth", "truth", "sums", needs=("scenes",)),
-    Metric("texture truth", "truth", "sums", needs=("scenes",)),
-    Metric("size truth", "truth", "sums", needs=("scenes",)),
-    Metric("count truth", "truth", "sums", needs=("scenes",)),
-    Metric("relation truth", "truth", "sums", needs=("scenes",)),
-    Metric("comparison truth", "truth", "sums", needs=("scenes",)),
-    Metric("CHAIR-i", "CHAIR", "sums", needs=("objects",), english_only=True, lower_is_better=True),
-    Metric("CHAIR-s", "CHAIR", "sums", needs=("objects",), english_only=True, lower_is_better=True),
-    Metric("CHAIR-recall", "CHAIR", "sums", needs=("objects",), english_only=True),
-    Metric("captions", "captions", "set", is_ranked=False),
-    Metric("vocabulary", "captions", "set", is_ranked=False),
-    Metric("words_mean", "captions", "set", is_ranked=False),
-    Metric("words_sd", "captions", "set", is_ranked=False),
-    Metric("words_min", "captions", "set", is_ranked=False),
-    Metric("words_max", "captions", "set", is_ranked=False),
-    Metric("distinct_1", "captions", "set", "distinct-1"),
-    Metric("distinct_2", "captions", "set", "distinct-2"),
-    Metric("distinct_3", "captions", "set", "distinct-3"),
-    Metric("distinct_captions", "captions", "set"),
-    Metric("repetition", "captions", "set", lower_is_better=True),
-    Metric("unknown", "captions", "set", lower_is_better=True),
+    Family(
+        "BLEU",
+        "bleu:bleu_statistics",
+        tuple(Metric(f"Bleu_{n}", f"BLEU-{n}", is_cited=n in (1, 4)) for n in (1, 2, 3, 4)),
+        values="bleu:bleu_values",
+    ),
+    Family(
+        "METEOR",
+        "meteor.meteor:meteor_statistics",
+        (Metric("METEOR", is_cited=True),),
+        values="meteor.meteor:meteor_values",
+        needs=("English",),
+    ),
+    Family("ROUGE_L", "rouge:rouge_values", (Metric("ROUGE_L", "ROUGE-L", is_cited=True),)),
+    Family("CIDEr", "cider:cider_values", (Metric("CIDEr", is_cited=True),)),
+    Family(
+        "SPICE",
+        "spice:spice_statistics",
+        (Metric("SPICE", is_cited=True),),
+        needs=("English", "java"),
+    ),
+    Family("SPIDEr", "spice:spider_values", (Metric("SPIDEr"),), needs=("CIDEr", "SPICE")),
+    Family(
+        "truth",
+        "scene_truth:truth_counts",
+        (Metric("truth"), *(Metric(f"{subject} truth") for subject in SUBJECTS)),
+        values="scene_truth:truth_values",
+        needs=("scenes",),
+    ),
+    Family(
+        "CHAIR",
+        "scene_truth:chair_statistics",
+        (*(Metric(f"CHAIR-{of}", lower_is_better=True) for of in "is"), Metric("CHAIR-recall")),
+        values="scene_truth:chair_values",
+        needs=("English", "objects"),
+    ),
+    Family(
+        "captions",
+        "caption_statistics:caption_statistics",
+        (
+            *(Metric(name, is_ranked=False) for name in ("captions", "vocabulary")),
+            *(Metric(f"words_{n}", is_ranked=False) for n in ("mean", "sd", "min", "max")),
+            *(Metric(f"distinct_{n}", f"distinct-{n}") for n in (1, 2, 3)),
+            Metric("distinct_captions"),
+            *(Metric(name, lower_is_better=True) for name in ("repetition", "unknown")),
+        ),
+        is_of_set=True,
+    ),
 )
 
-_ROWS = {metric.name: metric for metric in TABLE}
+FAMILIES = {family.name: family for family in TABLE}
+_FAMILY_OF = {name: family for family in TABLE for name in family.names}
+_ROWS = {metric.name: metric for family in TABLE for metric in family.metrics}
 
-NAMEABLE = tuple(m.name for m in TABLE if not {"scenes", "objects"} & {*m.needs})
+NAMEABLE = tuple(n for n, f in _FAMILY_OF.items() if not {"scenes", "objects"} & {*f.needs})
 """Metrics that may be named; the others come with what they need."""
 
-DEFAULTS = tuple(name for name in NAMEABLE if _ROWS[name].kind != "set")
+DEFAULTS = tuple(name for name in NAMEABLE if not _FAMILY_OF[name].is_of_set)
 """Metrics of any captions, computed unless others are named."""
+
+
+def function_of(path: str) -> Callable[..., Any]:
+    """Import the function that a row names."""
+    module, _, name = path.partition(":")
+    function: Callable[..., Any] = getattr(import_module(f"{__package__}.{module}"), name)
+    return function
 
 
 def _spelling(text: str) -> str:
     return re.sub(r"[\s_-]", "", text).lower()
 
 
-_SPELLINGS = {_spelling(text): m.name for m in TABLE for text in (m.name, m.shown) if text}
+_SPELLINGS = {_spelling(text): m.name for m in _ROWS.values() for text in (m.name, m.shown) if text}
 
 
 def metric_name(text: str) -> str:
@@ -110,45 +162,29 @@ def metric_name(text: str) -> str:
 
 def shown_name(metric: str) -> str:
     """Return a metric's name as in papers, or the function's of one's own."""
-    row = _ROWS.get(metric)
-    return (row and row.shown) or metric.rpartition(":")[2]
+    return metric_of(metric).shown or metric.rpartition(":")[2]
 
 
-def names_of(family: str) -> tuple[str, ...]:
-    """Return the metrics of a family."""
-    return tuple(metric.name for metric in TABLE if metric.family == family)
+def metric_of(name: str) -> Metric:
+    """Return the row of a metric; one of one's own has the defaults."""
+    return _ROWS.get(name) or Metric(name)
 
 
-def family_of(metric: str) -> str:
-    """Return the family of a metric; one of one's own is its own family."""
-    return _ROWS[metric].family if metric in _ROWS else metric
-
-
-def kind_of(metric: str) -> Kind:
-    """Return the kind of a metric; one of one's own is a mean."""
-    return _ROWS[metric].kind if metric in _ROWS else "mean"
-
-
-def is_lower_better(metric: str) -> bool:
-    """Return True if fewer is better."""
-    return metric in _ROWS and _ROWS[metric].lower_is_better
-
-
-def is_ranked(metric: str) -> bool:
-    """Return False for a number that is neither better nor worse."""
-    return metric not in _ROWS or _ROWS[metric].is_ranked
+def family_of(metric: str) -> Family:
+    """Return the family of a metric; one of one's own is its own family, of a mean."""
+    return _FAMILY_OF.get(metric) or Family(metric, metric, (Metric(metric),))
 
 
 def families_of(metrics: Iterable[str]) -> set[str]:
     """Return the families to compute, with those that they need."""
-    rows = [_ROWS[name] for name in metrics if name in _ROWS]
-    return {name for row in rows for name in (row.family, *row.needs)}
+    families = [_FAMILY_OF[name] for name in metrics if name in _FAMILY_OF]
+    return {name for family in families for name in (family.name, *family.needs)}
 
 
 def needs_java(metrics: Iterable[str]) -> bool:
     """Return True if one of the metrics needs Java."""
     families = families_of(metrics)
-    return any("java" in metric.needs for metric in TABLE if metric.family in families)
+    return any("java" in family.needs for family in TABLE if family.name in families)
 
 
 def in_order(metrics: Iterable[str]) -> list[str]:
@@ -164,12 +200,13 @@ def main_of(metrics: Collection[str]) -> str:
 
 def cited(metrics: Iterable[str]) -> list[str]:
     """Return those that are in the tables of papers."""
-    return [name for name in in_order(metrics) if name in _ROWS and _ROWS[name].is_cited]
+    return [name for name in in_order(metrics) if metric_of(name).is_cited]
 
 
 def versions(metrics: Iterable[str]) -> dict[str, int]:
     """Return the versions of DEFAULTS and of further ones, for the key of an evaluation."""
-    return {name: _ROWS[name].version for name in in_order((*DEFAULTS, *metrics)) if name in _ROWS}
+    names = in_order((*DEFAULTS, *metrics))
+    return {name: family_of(name).version for name in names if name in _ROWS}
 
 
 ScoreRow = tuple[str, str, str]

@@ -6,35 +6,30 @@ arXiv:1809.02156). CHAIR-recall is the share of the categories of COCO images th
 mention.
 """
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Sequence, Set
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from a2cap.data.captions.coco_objects import mentions_of
-from a2cap.pipeline.metrics.metric_table import names_of
+from a2cap.pipeline.metrics.metric_table import FAMILIES, SUBJECTS
 from a2cap.pipeline.metrics.ngrams import Floats
 
 if TYPE_CHECKING:  # it reads annotations and draws, which scoring need not import
     from a2cap.data.scenes.truth import Judgement
 
-TRUTH = names_of("truth")
-"""Share of true captions, and of true statements in each family."""
-
-FAMILIES = tuple(name.removesuffix(" truth") for name in TRUTH[1:])
-"""Subjects of statements."""
-
-CHAIR = names_of("CHAIR")
+TRUTH, CHAIR = FAMILIES["truth"].names, FAMILIES["CHAIR"].names
+"""Share of true captions, and of true statements on each subject; CHAIR-i, -s and -recall."""
 
 
 def truth_counts(judged: Iterable["Judgement"]) -> Floats:
     """Return (N, 2 + 2F): 1, 1 if true, statements, true statements.
 
-    F: number of FAMILIES, in whose order the statements are counted.
+    F: number of SUBJECTS, in whose order the statements are counted.
     """
     rows = []
     for judgement in judged:
-        verdicts = {f: [s.is_true for s in judgement.statements if s.family == f] for f in FAMILIES}
+        verdicts = {f: [s.is_true for s in judgement.statements if s.family == f] for f in SUBJECTS}
         stated, held = map(len, verdicts.values()), map(sum, verdicts.values())
         rows.append([1, judgement.is_true, *stated, *held])
     return np.array(rows, dtype=np.float64)
@@ -55,6 +50,15 @@ def scene_chair_counts(judged: Iterable["Judgement"]) -> Floats:
     ]
     rows = [[1, not all(v), len(v), len(v) - sum(v), 0, 0] for v in verdicts]
     return np.array(rows, dtype=np.float64)
+
+
+def chair_statistics(
+    candidates: Sequence[str],
+    objects: Sequence[Set[str]] | None,
+    judged: "Sequence[Judgement] | None",
+) -> Floats:
+    """Return (N, 6) of `scene_chair_counts` for scenes, of `chair_counts` for COCO's objects."""
+    return chair_counts(candidates, objects or ()) if judged is None else scene_chair_counts(judged)
 
 
 def chair_counts(captions: Iterable[str], objects: Iterable[Set[str]]) -> Floats:

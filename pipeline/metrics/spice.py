@@ -10,15 +10,18 @@ import json
 import os
 import platform
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
+
 from a2cap.data.files.cache import read_entry, write_entry
 from a2cap.data.files.json_file import read_json
 from a2cap.data.files.system import cores
+from a2cap.pipeline.metrics.ngrams import Floats
 from a2cap.pipeline.metrics.pycocoevalcap import pycocoevalcap_folder
 from a2cap.pipeline.runtime.java import JavaError, find_java, run_java
 from a2cap.pipeline.weights.spice import downloaded_spice
@@ -91,6 +94,22 @@ def spice_values(
             scores += _scored(pairs[start : start + _IMAGES], Path(name))
     advance(total - parsed)
     return scores
+
+
+def spice_statistics(
+    candidates: Sequence[str],
+    references: Sequence[Sequence[str]],
+    advance: Callable[[int], object],
+) -> Floats:
+    """Return (N, 1 + P): SPICE, and the F-scores of its PARTS, NaN for none."""
+    images = spice_values(candidates, references, advance=advance)
+    rows = [[image.overall, *image.parts.values()] for image in images]
+    return np.array(rows, dtype=np.float64)
+
+
+def spider_values(statistics: Mapping[str, Floats]) -> Floats:
+    """Return (N,), the means of CIDEr and SPICE (Liu et al. 2017), which are in `statistics`."""
+    return (statistics["CIDEr"][:, 0] + statistics["SPICE"][:, 0]) / 2
 
 
 def _parse(

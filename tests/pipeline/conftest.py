@@ -22,7 +22,7 @@ from a2cap.data.features.writer import FeatureWriter
 from a2cap.data.regions import NO_CLASS, Regions, cell_boxes
 from a2cap.data.scenes.generate import write_scenes
 from a2cap.pipeline.experiment import Experiment
-from a2cap.pipeline.metrics import all_metrics
+from a2cap.pipeline.metrics import metric_table
 from a2cap.pipeline.runtime import java
 from a2cap.pipeline.runtime.distributed import Ranks
 from a2cap.pipeline.training.detector.detector_config import DetectorConfig
@@ -69,7 +69,7 @@ def without_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def without_meteor(monkeypatch: pytest.MonkeyPatch) -> None:
     """Score without METEOR, which takes seconds to start."""
     for family in ("METEOR", "SPICE"):
-        monkeypatch.delitem(all_metrics.SCORERS, family)
+        monkeypatch.delitem(metric_table.FAMILIES, family)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from a2cap.data.scenes.generate import instances
 from a2cap.data.scenes.objects import COLOURS, OBJECT_CATEGORIES, PLURALS, SceneObject
 from a2cap.data.scenes.scene import Scene, make_scene
 from a2cap.data.scenes.truth import Statement, judge, read_scenes
-from a2cap.pipeline.metrics.scene_truth import FAMILIES
+from a2cap.pipeline.metrics.metric_table import SUBJECTS
 from tests.data.messages import message_of
 
 OPPOSITES = {"left": "right", "above": "below", "largest": "smallest", "larger": "smaller"}
@@ -39,7 +39,7 @@ def test_captions_of_the_grammar_are_true(scenes):
         for caption in scene.captions
     ]
     assert all(judgement.is_true for judgement in judged)
-    assert {s.family for judgement in judged for s in judgement.statements} == set(FAMILIES)
+    assert {s.family for judgement in judged for s in judgement.statements} == set(SUBJECTS)
 
 
 def test_captions_of_other_scenes_are_false(scenes):
@@ -83,7 +83,7 @@ def test_each_wrong_word_is_found(scenes):
                     assert position in judgement.false_words, (changed, judgement)
                     assert not judgement.is_true
                     families |= {s.family for s in judgement.statements if position in s.words}
-    assert families == set(FAMILIES)
+    assert families == set(SUBJECTS)
 
 
 def test_each_statement_is_judged_on_its_own():

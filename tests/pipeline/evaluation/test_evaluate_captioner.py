@@ -30,7 +30,7 @@ from a2cap.pipeline.evaluation.evaluate_captioner import (
     with_existing_split,
 )
 from a2cap.pipeline.evaluation.evaluate_config import EvaluateConfig, EvaluationRun
-from a2cap.pipeline.metrics import all_metrics as metrics
+from a2cap.pipeline.metrics import metric_table
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from tests.data.messages import message_of
 
@@ -48,7 +48,7 @@ def inputs(experiment):
 @pytest.fixture
 def without_jvm(monkeypatch):
     """Score without METEOR, and with the identity as tokeniser."""
-    monkeypatch.delitem(metrics.SCORERS, "METEOR")
+    monkeypatch.delitem(metric_table.FAMILIES, "METEOR")
     monkeypatch.setattr(score_captions, "tokenize", lambda captions, _: dict(captions))
 
 
@@ -306,8 +306,8 @@ def test_validation_is_evaluated_where_there_is_no_test_split(tmp_path, splits, 
 def test_a_result_without_spice_is_kept_and_made_again_once_spice_is_installed(
     copy, monkeypatch, without_meteor
 ):
-    def measure(captions, advance):
-        return np.full((len(captions.image_ids), 1), 0.25)
+    def measure(candidates):
+        return np.full(len(candidates), 0.25)
 
     spice = ("--set", "evaluate.spice=true")
     for _ in range(2):
@@ -316,8 +316,9 @@ def test_a_result_without_spice_is_kept_and_made_again_once_spice_is_installed(
         assert answer.stderr.splitlines()[-1].startswith("a2: scored without SPICE; run ")
     assert "nothing to do" in answer.stdout
     monkeypatch.setattr("a2cap.pipeline.metrics.spice.spice_jars", list)
-    monkeypatch.setattr(metrics, "PARTS", ())
-    monkeypatch.setitem(metrics.SCORERS, "SPICE", measure)
+    monkeypatch.setattr("a2cap.pipeline.metrics.all_metrics.PARTS", ())
+    monkeypatch.setitem(metric_table.FAMILIES, "SPICE", metric_table.family_of("SPICE"))
+    monkeypatch.setattr("a2cap.pipeline.metrics.spice.spice_statistics", measure)
     why = copy.a2("status", *spice, "--explain").stdout
     assert "evaluate.has_spice False -> True" in why
     answer = copy.a2("evaluate", *spice, code=0)

@@ -13,8 +13,7 @@ from a2cap.data.scenes.scene import make_scene
 from a2cap.pipeline.evaluation import score_captions as evaluation
 from a2cap.pipeline.evaluation.references import References, require_same_images
 from a2cap.pipeline.evaluation.results import read_captions
-from a2cap.pipeline.metrics import all_metrics as metrics
-from a2cap.pipeline.metrics import cider
+from a2cap.pipeline.metrics import cider, metric_table
 from a2cap.pipeline.metrics.cider import CorpusFrequencies
 from tests.data.messages import message_of, written
 from tests.experiments import a2
@@ -48,7 +47,7 @@ def files(tmp_path):
 
 @pytest.fixture
 def a2_evaluate(monkeypatch):
-    monkeypatch.delitem(metrics.SCORERS, "METEOR")
+    monkeypatch.delitem(metric_table.FAMILIES, "METEOR")
     return partial(a2, "score")
 
 

@@ -8,7 +8,7 @@ import pytest
 from click.testing import Result
 
 from a2cap.data.files.sealed_folder import read_manifest
-from a2cap.pipeline.metrics import all_metrics as metrics
+from a2cap.pipeline.metrics import metric_table
 from tests.experiments import TRANSIENT, a2
 from tests.pipeline.faults.mounts import SmallDisk
 
@@ -30,7 +30,7 @@ class UnfinishedExperiment:
         command = COMMANDS.get(self.stage, self.stage)
         with pytest.MonkeyPatch.context() as patch:
             if not meteor:
-                patch.delitem(metrics.SCORERS, "METEOR")
+                patch.delitem(metric_table.FAMILIES, "METEOR")
             options = ("-c", self.config_file, "--artifacts", self.artifacts)
             answer: Result = a2(command, *options)
         return answer

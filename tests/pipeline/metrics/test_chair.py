@@ -6,7 +6,7 @@ import pytest
 from a2cap.data.captions.coco_objects import objects_of_images
 from a2cap.pipeline.metrics.all_metrics import score
 from a2cap.pipeline.metrics.bootstrap import resample
-from a2cap.pipeline.metrics.metric_table import is_lower_better
+from a2cap.pipeline.metrics.metric_table import metric_of
 from a2cap.pipeline.metrics.scene_truth import chair_counts, chair_values
 
 BY_HAND = (
@@ -67,7 +67,7 @@ def test_twenty_captions_have_the_counts_of_a_count_by_hand():
 def test_chair_is_the_share_of_mentions_and_captions_and_recall_of_objects(scores):
     expected = {"CHAIR-i": 8 / 38, "CHAIR-s": 8 / 20, "CHAIR-recall": 26 / 30}
     assert {name: scores.metrics[name] for name in expected} == pytest.approx(expected)
-    assert [is_lower_better(name) for name in expected] == [True, True, False]
+    assert [metric_of(name).lower_is_better for name in expected] == [True, True, False]
     assert scores.per_image["01"]["CHAIR-i"] == pytest.approx(1 / 3)
     assert scores.per_image["01"]["CHAIR-s"] == 1
     assert "CHAIR-i" not in scores.per_image["10"]  # it mentions nothing

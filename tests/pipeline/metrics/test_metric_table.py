@@ -1,18 +1,22 @@
 """The table of metrics: what reads it, names as people write them, and metrics of a set."""
 
+from dataclasses import replace
+from inspect import signature
+
 import pytest
 
 from a2cap.pipeline.configuration import load_config
 from a2cap.pipeline.evaluation.comparison import compare_scores
 from a2cap.pipeline.metrics import metric_table
-from a2cap.pipeline.metrics.all_metrics import SCORERS, SETS, score
-from a2cap.pipeline.metrics.bootstrap import SUMMED
+from a2cap.pipeline.metrics.all_metrics import Captions, score
 from a2cap.pipeline.metrics.caption_statistics import caption_statistics
 from a2cap.pipeline.metrics.metric_table import (
     DEFAULTS,
+    FAMILIES,
     NAMEABLE,
     TABLE,
-    Metric,
+    family_of,
+    function_of,
     in_order,
     metric_name,
     needs_java,
@@ -26,16 +30,15 @@ CANDIDATES = {str(number): caption for number, caption in enumerate(captions.CAN
 REFERENCES = {str(number): group for number, group in enumerate(captions.REFERENCES[:4], 1)}
 
 
-@pytest.mark.parametrize("metric", TABLE, ids=lambda metric: metric.name)
-def test_every_row_has_its_computation(metric):
-    computed = {**SCORERS, **SETS, "truth": None, "CHAIR": None, "SPIDEr": None}
-    assert metric.family in computed
-    assert (metric.kind == "sums") == (metric.family in SUMMED)
-    assert (metric.kind == "set") == (metric.family in SETS)
+@pytest.mark.parametrize("family", TABLE, ids=lambda family: family.name)
+def test_every_row_names_functions_of_what_a_scorer_may_have(family):
+    captions = Captions([*CANDIDATES], [*CANDIDATES.values()], [*REFERENCES.values()])
+    assert all(hasattr(captions, name) for name in signature(function_of(family.scorer)).parameters)
+    assert not family.values or callable(function_of(family.values))
 
 
 def test_statistics_of_captions_are_the_rows_of_their_family():
-    assert tuple(caption_statistics(CANDIDATES)) == metric_table.names_of("captions")
+    assert tuple(caption_statistics([*CANDIDATES.values()])) == FAMILIES["captions"].names
 
 
 @pytest.mark.parametrize(
@@ -82,7 +85,7 @@ def test_spider_needs_what_spice_needs():
 def test_a_metric_of_a_set_has_a_value_without_interval_or_image():
     scores = score(CANDIDATES, REFERENCES, metrics=["distinct-2", "cider"])
     assert list(scores.metrics) == ["CIDEr", "distinct_2"]
-    assert scores.metrics["distinct_2"] == caption_statistics(CANDIDATES)["distinct_2"]
+    assert scores.metrics["distinct_2"] == caption_statistics([*CANDIDATES.values()])["distinct_2"]
     assert scores.confidence.keys() == {"CIDEr"}
     assert all(values.keys() == {"CIDEr"} for values in scores.per_image.values())
     [line] = [line for line in str(scores).splitlines() if line.startswith("distinct-2")]
@@ -107,5 +110,6 @@ def test_metrics_of_a_set_are_compared_without_an_interval():
 
 def test_the_key_of_an_evaluation_has_the_versions_of_its_metrics(monkeypatch):
     assert versions(["distinct_1", "a:b"]) == dict.fromkeys((*DEFAULTS, "distinct_1"), 1)
-    monkeypatch.setitem(metric_table._ROWS, "CIDEr", Metric("CIDEr", "CIDEr", "mean", version=2))
+    changed = replace(family_of("CIDEr"), version=2)
+    monkeypatch.setitem(metric_table._FAMILY_OF, "CIDEr", changed)
     assert versions([])["CIDEr"] == 2

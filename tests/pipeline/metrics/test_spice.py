@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from a2cap.pipeline.metrics import all_metrics as metrics
-from a2cap.pipeline.metrics import spice
+from a2cap.pipeline.metrics import metric_table, spice
 from a2cap.pipeline.metrics.all_metrics import score
 from a2cap.pipeline.metrics.spice import PARTS, spice_jars, spice_obstacle, spice_values
 from a2cap.pipeline.runtime.java import JavaError
@@ -148,7 +147,7 @@ def test_without_its_database_the_program_parses_the_captions_as_they_are(progra
 
 
 def test_parts_are_averaged_over_the_images_that_have_them(program, monkeypatch):
-    monkeypatch.delitem(metrics.SCORERS, "METEOR")
+    monkeypatch.delitem(metric_table.FAMILIES, "METEOR")
     scores = score({"1": "dog", "2": "cat"}, {"1": ["dog"], "2": ["bus"]}, no_spice=None)
     assert scores.not_run == {}
     assert list(scores.per_image["1"]) == [*list(scores.metrics)]
