@@ -14,6 +14,7 @@ from torch import Tensor
 
 from a2cap.data.errors import InputError
 from a2cap.data.features.store import FeatureStore
+from a2cap.data.files.paths import did_you_mean
 from a2cap.data.image_ids import list_images
 from a2cap.data.regions import Regions
 from a2cap.data.sources.location import require_local
@@ -59,7 +60,10 @@ def listed(images: str | PathLike[str] | Iterable[AnyImage]) -> Iterable[AnyImag
         return images
     folder = path_of(images)
     if not folder.is_dir():
-        raise InputError(f"no folder: {str(folder)!r}; name a folder, or give a list of images")
+        raise InputError(
+            f"no folder: {str(folder)!r}; name a folder, or give a list of images"
+            f"{did_you_mean(folder)}"
+        )
     return [folder / image for image in list_images(folder)]
 
 

@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from a2cap.data.errors import InputError
+from a2cap.data.files.paths import did_you_mean
 
 logger = logging.getLogger(__name__)
 
@@ -168,6 +169,7 @@ def _relative_files(
             return
         raise InputError(
             f"cannot read the folder {str(folder)!r} ({error.strerror}); check the folder"
+            f"{did_you_mean(folder)}"
         ) from error
     here = (status.st_dev, status.st_ino)
     if here in above:

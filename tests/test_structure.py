@@ -55,7 +55,8 @@ ORDER = (
     ("data/annotations",),
     ("data/data_config", "data/sources", "data/captions/unicode_words"),
     ("data/identities",),
-    ("data/files", "data/image_ids"),
+    ("data/image_ids",),
+    ("data/files",),
     ("data", "extract", "model"),
 )
 """Boxes from top to bottom: a box imports from boxes below it. docs/architecture.md draws them.

@@ -25,6 +25,7 @@ from a2cap.data.captions.presets import tokens_of
 from a2cap.data.captions.vocabulary import EOS, PAD, Vocabulary
 from a2cap.data.errors import InputError
 from a2cap.data.files.hdf5_file import own_dataset
+from a2cap.data.files.paths import did_you_mean
 from a2cap.data.identities import Identities
 
 _SPLITS = ("train", "val", "test")
@@ -208,7 +209,7 @@ def reading(
 ) -> Iterator[None]:
     """Raise InputError if the file that `stage` writes is missing or the block finds damage."""
     if not path.is_file():
-        raise InputError(f'no file {str(path)!r}; run "{stage}" first')
+        raise InputError(f'no file {str(path)!r}; run "{stage}" first{did_you_mean(path)}')
     try:
         yield
     except (*_DAMAGE, zipfile.BadZipFile) as error:

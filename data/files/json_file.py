@@ -14,6 +14,7 @@ from typing import NoReturn
 
 from a2cap.data.errors import InputError
 from a2cap.data.files.expansion import expansion_limit
+from a2cap.data.files.paths import did_you_mean
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _BLOCK = 1 << 18
@@ -217,7 +218,7 @@ def text_blocks(path: Path) -> Iterator[str]:
             begin = size - len(decoder.getstate()[0])
             yield decoder.decode(b"", final=True)
     except FileNotFoundError as error:
-        raise InputError(f"no file {name}; check the path") from error
+        raise InputError(f"no file {name}; check the path{did_you_mean(path)}") from error
     except UnicodeDecodeError as error:
         raise _not_utf8(name, begin + error.start) from error
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:

@@ -17,7 +17,9 @@ def require_file(path: Path | None, field: str) -> Path:
     if path is None:
         raise ConfigError(f"{field} is not set; name the file with --set {field}=FILE")
     if not path.is_file():
-        raise InputError(f"file of {field} not found: {str(path)!r}; check the path")
+        raise InputError(
+            f"file of {field} not found: {str(path)!r}; check the path{did_you_mean(path)}"
+        )
     return path
 
 
@@ -26,15 +28,19 @@ def require_folder(path: Path | None, field: str) -> Path:
     if path is None:
         raise ConfigError(f"{field} is not set; name the folder with --set {field}=DIR")
     if not path.is_dir():
-        raise ConfigError(f"{field} is not a folder: {str(path)!r}; check the path")
+        raise ConfigError(
+            f"{field} is not a folder: {str(path)!r}; check the path{did_you_mean(path)}"
+        )
     return path
 
 
 def did_you_mean(path: Path) -> str:
-    """Return "; did you mean 'PATH'?" for a missing path with a near one beside it, else ""."""
-    near = _near(path)
-    # the nearest name of a broken link is its own
-    return "" if near in (None, path) or path.exists() else f"; did you mean {str(near)!r}?"
+    """Return "; did you mean 'PATH'?" for a missing path or folder with a near one, else ""."""
+    if path.exists() or (near := _near(path)) == path:  # the nearest name of a broken link
+        return ""
+    if near is None:
+        return "" if path.parent == path else did_you_mean(path.parent)
+    return f"; did you mean {str(near)!r}?"
 
 
 def _near(path: Path) -> Path | None:

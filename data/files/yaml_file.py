@@ -5,6 +5,7 @@ from pathlib import Path
 import yaml
 
 from a2cap.data.errors import ConfigError
+from a2cap.data.files.paths import did_you_mean
 
 _LARGEST = 1_000_000  # bytes; PyYAML reads a few hundred thousand in a second
 _TIMESTAMP = "tag:yaml.org,2002:timestamp"
@@ -52,7 +53,9 @@ def read_yaml(path: Path) -> dict[str, object]:
             )
         content = parse_yaml(text.decode())
     except FileNotFoundError as error:
-        raise ConfigError(f"config file not found: {str(path)!r}; check the path") from error
+        raise ConfigError(
+            f"config file not found: {str(path)!r}; check the path{did_you_mean(path)}"
+        ) from error
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         what = " ".join(str(error).split())
         raise ConfigError(f"config file is not YAML: {str(path)!r} ({what}); fix it") from error

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 from a2cap.data.errors import InputError
+from a2cap.data.files.paths import did_you_mean
 from a2cap.data.image_ids import sample_ids
 from a2cap.data.sources.folder import Folder, ImageList
 from a2cap.data.sources.location import as_url, exists, expand, is_folder, matching
@@ -34,7 +35,7 @@ def open_source(text: str) -> ImageSource:
     if missing := [name for name in names if not exists(name)]:
         raise InputError(
             f"{len(missing)} of {len(names)} files of {text!r} are missing: "
-            f"{sample_ids(missing)}; check the path"
+            f"{sample_ids(missing)}; check the path{did_you_mean(Path(missing[0]))}"
         )
     return ImageSource(text, [_container(name) for name in names])
 

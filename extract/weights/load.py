@@ -17,6 +17,7 @@ from torch import Tensor
 
 from a2cap.data.errors import WeightsError
 from a2cap.data.files.atomic import replacing
+from a2cap.data.files.paths import did_you_mean
 from a2cap.data.files.pickles import OLD_TORCH
 from a2cap.data.files.tensors import save_tensors, skip_init
 from a2cap.extract.detector.conventions import DetectorMeta
@@ -57,7 +58,9 @@ def load_detector(path: Path) -> Detector:
     meta, or where tensors are missing, unknown, or hold numbers that cannot be right.
     """
     if not path.is_file():
-        raise WeightsError(f"no detector weights at {str(path)!r}; correct extract.weights")
+        raise WeightsError(
+            f"no detector weights at {str(path)!r}; correct extract.weights{did_you_mean(path)}"
+        )
     with path.open("rb") as stream:
         head = stream.read(16)
     try:

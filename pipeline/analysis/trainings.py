@@ -15,6 +15,7 @@ from a2cap.data.captions.caption_file import CaptionFile
 from a2cap.data.captions.reference_tokens import load_reference_tokens
 from a2cap.data.errors import InputError
 from a2cap.data.features.store import FeatureStore
+from a2cap.data.files.paths import did_you_mean
 from a2cap.data.files.sealed_folder import MANIFEST, Manifest, read_manifest, read_output
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder
 from a2cap.pipeline.captioning.saved_captioner import LoadedCaptioner, load_model
@@ -141,7 +142,7 @@ def trainings_in(path: Path) -> list[Path]:
     Raises InputError if there are none.
     """
     if not path.is_dir():
-        raise InputError(f"no such folder or file: {str(path)!r}; {_NAMES}")
+        raise InputError(f"no such folder or file: {str(path)!r}; {_NAMES}{did_you_mean(path)}")
     inside = (*sorted(path.iterdir()), *sorted(path.glob("train-*/*")))
     candidates = [path, *(folder for folder in inside if not folder.suffix)]
     trainings = [

@@ -13,6 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import A2Error, InputError
 from a2cap.data.files.json_file import read_json
+from a2cap.data.files.paths import did_you_mean
 from a2cap.data.files.sealed_folder import MANIFEST, FileContent, installed_versions, read_manifest
 from a2cap.extract.extractor_record import ExtractorRecord
 from a2cap.model.captioners.model_config import KIND_ERROR, ModelConfig
@@ -49,7 +50,7 @@ def require_files(directory: Path, *names: str) -> None:
     for name in names:
         if not (directory / name).is_file():
             near = get_close_matches(str(directory), captioners.BUNDLED, n=1)
-            meant = f"; did you mean {near[0]!r}?" if near and not directory.exists() else ""
+            meant = f"; did you mean {near[0]!r}?" if near else did_you_mean(directory)
             raise A2Error(
                 f"no trained model in {str(directory)!r}: {name} is missing; "
                 f'name a directory that "a2 train" has finished{meant}'

@@ -2,7 +2,6 @@
 
 import errno
 import logging
-import re
 import shlex
 import signal
 from collections.abc import Mapping
@@ -26,14 +25,6 @@ logger = logging.getLogger(__name__)
 EXIT_ERROR, EXIT_USAGE, EXIT_SKIPPED, EXIT_LOCKED = 1, 2, 3, 75
 _WORDS = f"{__name__}.words"  # of the command line
 _EXIT_CODES: dict[type[Exception], int] = {ConfigError: EXIT_USAGE, LockedError: EXIT_LOCKED}
-
-# of a path that is missing: other messages quote paths that exist, names that are no paths, or an
-# output that a near name would not cure
-_MISSING = re.compile(
-    "no file|no such|no folder|not found|not exist|not a folder|is missing|are missing"
-    "|cannot read the folder|nothing to verify|no detector weights at",
-    re.IGNORECASE,
-)
 
 
 class Failure(click.ClickException):
@@ -113,8 +104,7 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except (A2Error, ModelError) as error:
-            text = _with_near_names(str(error), ctx.meta[_WORDS])
-            raise Failure(text, _EXIT_CODES.get(type(error), EXIT_ERROR)) from error
+            raise Failure(str(error), _EXIT_CODES.get(type(error), EXIT_ERROR)) from error
         except Interrupted as stop:
             command = self.get_command(ctx, str(ctx.invoked_subcommand))
             restarts = isinstance(command, Restarted) and command.restarts(ctx.meta[_WORDS])
@@ -127,8 +117,9 @@ class Commands(click.Group):
             # filename2 is the target of a copy or a rename
             name = error.filename2 or error.filename  # none of a write to a full disk
             remedy = _REMEDIES.get(error.errno or 0, "check the path, then run the command again")
-            text = f"{error.strerror or error}{f': {name!r}' if name else ''}; {remedy}"
-            raise Failure(_with_near_names(text, ctx.meta[_WORDS]), EXIT_ERROR) from error
+            near = did_you_mean(Path(name)) if name and error.errno == errno.ENOENT else ""
+            text = f"{error.strerror or error}{f': {name!r}' if name else ''}; {remedy}{near}"
+            raise Failure(text, EXIT_ERROR) from error
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except Exception as error:
@@ -175,18 +166,6 @@ class LazyCommands(Commands):
         for title, (_, summaries) in self.sections.items():
             with formatter.section(title):
                 formatter.write_dl([(name.ljust(width), text) for name, text in summaries.items()])
-
-
-def _with_near_names(message: str, words: list[str]) -> str:
-    """Add the near name of each path of the command line that the message quotes and is missing."""
-    lines = message.splitlines() or [""]
-    # the value of --option=PATH and --set field=PATH; a path inside a named folder counts too
-    named = {str(Path(word.rpartition("=")[2])) for word in words if word}
-    for number, line in enumerate(lines):
-        quoted = (path for path in named if repr(path)[:-1] in line)
-        if _MISSING.search(line) and "did you mean" not in line:
-            lines[number] += max((did_you_mean(Path(path)) for path in quoted), key=len, default="")
-    return "\n".join(lines)
 
 
 def _command_for(word: str) -> str | None:

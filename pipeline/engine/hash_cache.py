@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from a2cap.data.errors import InputError
 from a2cap.data.files.checksum import sha256_of
+from a2cap.data.files.paths import did_you_mean
 from a2cap.pipeline.engine.inputs import FileState, Input, file_state
 
 logger = logging.getLogger(__name__)
@@ -68,7 +69,7 @@ class HashCache:
         what: the file's name in the InputError that is raised if `path` is not a file.
         """
         if not path.is_file():
-            raise InputError(f"{what} not found: {str(path)!r}; check the path")
+            raise InputError(f"{what} not found: {str(path)!r}; check the path{did_you_mean(path)}")
         promised = self._digest(path)
         self._commit()
         return Input(path, promised[0], {path: promised})

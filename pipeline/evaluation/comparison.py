@@ -12,6 +12,7 @@ from typing import Any, cast
 import numpy as np
 
 from a2cap.data.errors import InputError
+from a2cap.data.files.paths import did_you_mean
 from a2cap.data.files.sealed_folder import read_output
 from a2cap.pipeline.engine.artifact_names import METRICS, PER_IMAGE
 from a2cap.pipeline.evaluation.metrics_file import image_scores
@@ -139,6 +140,7 @@ def _read(folder: Path, name: str) -> dict[str, Any]:
     if not (folder / name).is_file():
         raise InputError(
             f"no scores in {str(folder)!r}: {name} is missing; name the folder of an evaluation"
+            f"{did_you_mean(folder)}"
         )
     return cast("dict[str, Any]", read_output(folder, name))
 

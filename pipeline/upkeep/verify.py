@@ -17,6 +17,7 @@ from a2cap.data.errors import A2Error, InputError
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.features.store_manifest import DATA_FILE
 from a2cap.data.files.checksum import sha256_of
+from a2cap.data.files.paths import did_you_mean
 from a2cap.data.files.sealed_folder import KEY_LENGTH, MANIFEST, problems, read_manifest
 from a2cap.extract.extractor_record import ExtractorRecord
 from a2cap.pipeline.captioning.model_description import load_description
@@ -78,7 +79,7 @@ def verify(path: Path, *, data: bool) -> Iterator[VerifiedItem]:
     if item is None:
         raise InputError(
             f"nothing to verify in {str(path)!r}; name a stage's result, a feature store, "
-            "a checkpoint, a captioner, or a folder that contains some"
+            f"a checkpoint, a captioner, or a folder that contains some{did_you_mean(path)}"
         )
 
 

@@ -5,6 +5,7 @@ from collections import Counter
 import click
 
 from a2cap.data.errors import InputError
+from a2cap.data.files.paths import did_you_mean
 from a2cap.pipeline.cli.experiment_options import ExperimentOptions, experiment_options
 from a2cap.pipeline.engine.progress import format_bytes
 from a2cap.pipeline.upkeep.clean import (
@@ -40,6 +41,7 @@ def clean(options: ExperimentOptions, names: tuple[str, ...], yes: bool) -> None
             raise InputError(
                 f"folder of artifacts not found: {str(experiment.artifacts)!r}; "
                 "check --artifacts, or the folder that you are in"
+                f"{did_you_mean(experiment.artifacts)}"
             )
         removable = find_removable(experiment, keep=[config_file] if config_file else [])
         to_delete = select_items(removable, names, experiment.artifacts)
