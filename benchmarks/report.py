@@ -22,7 +22,7 @@ from a2cap.pipeline.captioning.decoding import Beam
 from a2cap.pipeline.metrics.all_metrics import Scores
 from a2cap.pipeline.metrics.metric_table import DEFAULTS
 from a2cap.pipeline.report.image_card import ImageCard
-from a2cap.pipeline.report.report import Evaluation, write_report
+from a2cap.pipeline.report.report import ScoreReport, write_report
 from benchmarks.measure import print_machine, print_table
 
 SIDE, REGIONS = 640, 36
@@ -39,7 +39,7 @@ SEARCHING = f"""({TIMED})(() => {{ const search = document.getElementById("searc
 SCRIPTS = {"first paint": PAINT, "ready": READY, "sort": SORTING, "search": SEARCHING}
 
 
-def make_evaluation(count: int) -> Evaluation:
+def make_evaluation(count: int) -> ScoreReport:
     """Return scenes with their captions as references and as beams, and random scores."""
     rng = np.random.default_rng(0)
     scenes = [make_scene(index, seed=0, side=160) for index in range(count)]
@@ -48,7 +48,7 @@ def make_evaluation(count: int) -> Evaluation:
         image_id: dict(zip(DEFAULTS, rng.random(len(DEFAULTS)).tolist(), strict=True))
         for image_id in references
     }
-    return Evaluation(
+    return ScoreReport(
         title="Captions of generated scenes",
         captions={image_id: group[0] for image_id, group in references.items()},
         references=references,

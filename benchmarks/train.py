@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from a2cap.extract.detector.proposal_precision import has_bfloat16
 from a2cap.model.alignment import AlignedAttention, DecoderPass, caption_parameters, mask_parameters
 from a2cap.model.alignment_config import AlignmentConfig
-from a2cap.model.captioner import Captioner, DecoderState, Memory, StepOutput, decoder_input
+from a2cap.model.captioner import CaptionModel, DecoderState, Memory, StepOutput, decoder_input
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
@@ -234,7 +234,7 @@ class UncachedCaptioner:
         return log_probs
 
 
-def search(captioner: Captioner, batch: Batch) -> list[list[Hypothesis]]:
+def search(captioner: CaptionModel, batch: Batch) -> list[list[Hypothesis]]:
     """Encode and run beam search of exactly STEPS steps: no caption may end."""
     config = DecodingConfig(beam_size=BEAM_SIZE, max_length=STEPS)
     with torch.inference_mode():

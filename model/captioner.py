@@ -166,7 +166,7 @@ PLAIN = Teaching()
 """Teacher forcing by the captions themselves."""
 
 
-class Captioner(Protocol):
+class CaptionModel(Protocol):
     """A captioner of any architecture."""
 
     special: SpecialTokens
@@ -213,7 +213,9 @@ def average_attention(layers: tuple[AlignedAttention, ...]) -> StepAttention:
 
 
 @torch.no_grad()
-def trace_attention(captioner: Captioner, memory: Memory, captions: Tensor) -> list[StepAttention]:
+def trace_attention(
+    captioner: CaptionModel, memory: Memory, captions: Tensor
+) -> list[StepAttention]:
     """Return the attention at each token of one given caption per image.
 
     captions: (B, L) int64, without <bos>, padded after the end. Returns L entries; entry t is the

@@ -22,7 +22,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from a2cap.model.captioner import Captioner, decoder_input
+from a2cap.model.captioner import CaptionModel, decoder_input
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder
 from a2cap.model.faithfulness import kendall_tau
 from a2cap.model.threads import map_in_threads
@@ -47,7 +47,7 @@ _ROWS = 256
 
 
 def kept_log_probs(
-    captioner: Captioner,
+    captioner: CaptionModel,
     features: Tensor,
     boxes: Tensor,
     kept: Tensor,

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from a2cap.model.alignment import AlignedAttention, Alignment, renormalise
-from a2cap.model.captioner import Captioner, Memory, decoder_input, trace_attention
+from a2cap.model.captioner import CaptionModel, Memory, decoder_input, trace_attention
 from a2cap.model.errors import ModelError
 
 _PAIRS = 1 << 24
@@ -58,7 +58,7 @@ def _relative_entropy(values: Tensor, reference: Tensor) -> Tensor:
 
 
 @contextmanager
-def differentiable_masks(captioner: Captioner | nn.Module) -> Iterator[None]:
+def differentiable_masks(captioner: CaptionModel | nn.Module) -> Iterator[None]:
     """Let gradients pass through the masks of the aligned pass, despite `detach_mask`.
 
     Training may detach the masks; the exact derivative of p(y_t | x) must not.
@@ -91,7 +91,7 @@ class RegionGradients:
 
 
 def region_gradients(
-    captioner: Captioner, features: Tensor, boxes: Tensor, region_mask: Tensor, captions: Tensor
+    captioner: CaptionModel, features: Tensor, boxes: Tensor, region_mask: Tensor, captions: Tensor
 ) -> RegionGradients:
     """Compute the gradients of the probability of each token of one caption per image.
 
@@ -178,7 +178,7 @@ class _LayerMeans:
         }
 
 
-def divergence_by_layer(captioner: Captioner, memory: Memory, captions: Tensor) -> list[float]:
+def divergence_by_layer(captioner: CaptionModel, memory: Memory, captions: Tensor) -> list[float]:
     """Return the mean JSD(alpha, alpha^a) in nats over all tokens per layer, lowest layer first.
 
     captions: (B, L) int64, tokens, <eos>, padding. 0 for a layer that is not aligned.
@@ -202,7 +202,7 @@ class FaithfulnessMeter:
 
     def add_captions(
         self,
-        captioner: Captioner,
+        captioner: CaptionModel,
         features: Tensor,
         boxes: Tensor,
         region_mask: Tensor,
@@ -257,7 +257,9 @@ def _over_layers(layers: list[Tensor]) -> Tensor:
     return torch.stack([layer.mean(dim=1) for layer in layers]).mean(dim=0)  # -> (T, R)
 
 
-def _trace_layers(captioner: Captioner, memory: Memory, captions: Tensor) -> list[AlignedAttention]:
+def _trace_layers(
+    captioner: CaptionModel, memory: Memory, captions: Tensor
+) -> list[AlignedAttention]:
     """Return the attention of each layer at all tokens, (N, H, R), image by image."""
     steps = trace_attention(captioner, memory, captions)
     if not steps:

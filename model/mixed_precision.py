@@ -14,12 +14,12 @@ from torch import nn
 
 from a2cap.model.replaced_parameters import linear_cast, replaced
 
-Precision = Literal["float32", "bfloat16"]
+AutocastType = Literal["float32", "bfloat16"]
 
 
 @contextmanager
 def mixed_precision(
-    precision: Precision, device: torch.device, network: nn.Module | None = None
+    precision: AutocastType, device: torch.device, network: nn.Module | None = None
 ) -> Iterator[None]:
     """Encode, score and compute losses in this context; call `backward()` outside it.
 

@@ -11,13 +11,13 @@ import math
 import torch
 from torch import Tensor
 
-from a2cap.model.captioner import Captioner, Memory, decoder_input
+from a2cap.model.captioner import CaptionModel, Memory, decoder_input
 from a2cap.model.decoding.sampling import sample_tokens
 
 
 @torch.no_grad()
 def scheduled_inputs(
-    captioner: Captioner, memory: Memory, captions: Tensor, *, rate: float
+    captioner: CaptionModel, memory: Memory, captions: Tensor, *, rate: float
 ) -> Tensor:
     """Replace each input after <bos> with probability `rate` by a token that the captioner samples.
 

@@ -21,14 +21,14 @@ _HAS_WORD = re.compile(r"[^\s,\-/.';\"!?(]")
 
 
 @dataclass(frozen=True, slots=True)
-class Caption:
+class AnnotatedCaption:
     """One caption as written, and its tokens."""
 
     raw: str
     tokens: tuple[str, ...]
 
     @classmethod
-    def of(cls, raw: str, tokens: str | None) -> "Caption":
+    def of(cls, raw: str, tokens: str | None) -> "AnnotatedCaption":
         """Return a checked caption with its tokens, those of its file or by Karpathy's rule."""
         # interned: captions have few different words
         return cls(raw, tokenize(raw) if tokens is None else tuple(map(intern, tokens.split())))

@@ -7,7 +7,7 @@ from itertools import compress
 from sys import intern
 from typing import NamedTuple, overload
 
-from a2cap.data.annotations.caption import Caption, CheckedCaption
+from a2cap.data.annotations.caption import AnnotatedCaption, CheckedCaption
 from a2cap.data.annotations.packed_rows import PackedRows
 from a2cap.data.identities import Key
 
@@ -24,7 +24,7 @@ class AnnotatedImage:
     image_id: str
     file: str
     split: str
-    captions: tuple[Caption, ...]
+    captions: tuple[AnnotatedCaption, ...]
     own_id: Key | None = None
     order: int = field(default=0, compare=False)
 
@@ -88,7 +88,7 @@ class PackedImages(Sequence[AnnotatedImage]):
         if isinstance(index, slice):
             return tuple(self[number] for number in range(*index.indices(len(self))))
         row = ImageRow(*self._rows[self._numbers[index]])
-        captions = tuple(Caption.of(*caption) for caption in row.captions)
+        captions = tuple(AnnotatedCaption.of(*caption) for caption in row.captions)
         split = self.splits[index] or ""
         return AnnotatedImage(row.image_id, row.file, split, captions, row.own_id, row.order)
 

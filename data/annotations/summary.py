@@ -8,7 +8,7 @@ from dataclasses import replace
 from html import unescape
 from types import MappingProxyType
 
-from a2cap.data.annotations.caption import LONGEST_CAPTION, Caption, tokenize
+from a2cap.data.annotations.caption import LONGEST_CAPTION, AnnotatedCaption, tokenize
 from a2cap.data.annotations.read import IN_NO_SPLIT, Annotations
 from a2cap.data.captions.unicode_words import breaks_words, script_of, unicode_words
 from a2cap.data.data_config import PreprocessConfig
@@ -138,11 +138,11 @@ def cleaned(annotations: Annotations, config: PreprocessConfig) -> Annotations:
     return replace(annotations, images=tuple(images))
 
 
-def _without_markup(caption: Caption) -> Caption:
+def _without_markup(caption: AnnotatedCaption) -> AnnotatedCaption:
     if not MARKUP.search(caption.raw):
         return caption  # with the tokens of the file
     raw = " ".join(unescape(_TAG.sub(" ", caption.raw)).split())
-    return Caption(raw, tokenize(raw))
+    return AnnotatedCaption(raw, tokenize(raw))
 
 
 def _per_image(annotations: Annotations) -> str:

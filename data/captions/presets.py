@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
 
-from a2cap.data.annotations.caption import Caption
+from a2cap.data.annotations.caption import AnnotatedCaption
 from a2cap.data.annotations.image_rows import AnnotatedImage
 from a2cap.data.errors import InputError
 
@@ -37,20 +37,20 @@ class VocabularyPreset:
 
     min_count: int
     splits: frozenset[str]
-    tokenize: Callable[[Caption], tuple[str, ...]]
+    tokenize: Callable[[AnnotatedCaption], tuple[str, ...]]
     per_image: int | None = None
     most: int | None = None
 
 
-def _file_tokens(caption: Caption) -> tuple[str, ...]:
+def _file_tokens(caption: AnnotatedCaption) -> tuple[str, ...]:
     return caption.tokens
 
 
-def _m2_tokens(caption: Caption) -> tuple[str, ...]:
+def _m2_tokens(caption: AnnotatedCaption) -> tuple[str, ...]:
     return spacy_words(caption.raw)
 
 
-def _updown_tokens(caption: Caption) -> tuple[str, ...]:
+def _updown_tokens(caption: AnnotatedCaption) -> tuple[str, ...]:
     return tuple(w for part in _WORD_OR_OTHER.split(caption.raw) for w in _updown_words(part))
 
 
@@ -62,7 +62,7 @@ def _updown_words(part: str) -> tuple[str, ...]:
     return tuple(w for w in (word if is_marks else [word]) if w not in ("", "."))  # "." is <eos>
 
 
-def _arctic_tokens(caption: Caption) -> tuple[str, ...]:
+def _arctic_tokens(caption: AnnotatedCaption) -> tuple[str, ...]:
     return tuple(_WORD_OR_MARKS.findall(caption.raw.lower()))
 
 
@@ -90,7 +90,7 @@ def preset_of(name: str) -> VocabularyPreset:
     return PRESETS[name]
 
 
-def tokens_of(caption: Caption, preset: str) -> tuple[str, ...]:
+def tokens_of(caption: AnnotatedCaption, preset: str) -> tuple[str, ...]:
     """Return the words of a caption by the rule of `preset`."""
     return preset_of(preset).tokenize(caption)
 

@@ -20,14 +20,14 @@ from a2cap.data.scenes.relations import extremes, is_between, is_inside, is_larg
 CAPTIONS_PER_SCENE = 5
 
 
-class Word(NamedTuple):
+class SceneWord(NamedTuple):
     """A word of a caption and the indices of the objects that it refers to, none for "the"."""
 
     text: str
     objects: tuple[int, ...]
 
 
-Caption = tuple[Word, ...]
+SceneCaption = tuple[SceneWord, ...]
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class _Sentence(NamedTuple):
 
 def generate_captions(
     objects: Sequence[SceneObject], rng: np.random.Generator
-) -> tuple[Caption, ...]:
+) -> tuple[SceneCaption, ...]:
     """Generate five captions with different patterns, each of 3 to 20 words."""
     return tuple(_fill_pattern(sentence, rng) for sentence in _sentences(objects, rng))
 
@@ -175,12 +175,12 @@ def _group(objects: Sequence[SceneObject], category: str, colour: str | None) ->
     return _Group(members, tuple(objects[i] for i in members), colour)
 
 
-def _fill_pattern(sentence: _Sentence, rng: np.random.Generator) -> Caption:
+def _fill_pattern(sentence: _Sentence, rng: np.random.Generator) -> SceneCaption:
     """Return the words of a sentence."""
     # Three phrases with all adjectives would exceed 20 words.
     max_adjectives = 2 if len(sentence.groups) == 3 else 3
     groups = dict(zip("abc", sentence.groups, strict=False))
-    words: list[Word] = []
+    words: list[SceneWord] = []
     for slot in sentence.pattern.split():
         if slot.startswith("{") and "|" not in slot:
             name, _, part = slot.strip("{}").partition(".")
@@ -190,50 +190,53 @@ def _fill_pattern(sentence: _Sentence, rng: np.random.Generator) -> Caption:
     return tuple(words)
 
 
-def _word(slot: str, named: dict[str, _Group]) -> Word:
+def _word(slot: str, named: dict[str, _Group]) -> SceneWord:
     """Return a literal word of the pattern, or a verb that agrees with its group."""
     if slot.startswith("{"):
         name, _, forms = slot.strip("{}").rpartition(":")
         singular, plural = forms.split("|")
-        return Word(singular if len(named[name or "a"].members) == 1 else plural, ())
+        return SceneWord(singular if len(named[name or "a"].members) == 1 else plural, ())
     if slot.startswith("*"):
-        return Word(slot[1:], tuple(i for group in named.values() for i in group.members))
+        return SceneWord(slot[1:], tuple(i for group in named.values() for i in group.members))
     if slot.startswith("^"):
-        return Word(slot[1:], named["b"].members)
-    return Word(slot, ())
+        return SceneWord(slot[1:], named["b"].members)
+    return SceneWord(slot, ())
 
 
 def _fill_slot(
     group: _Group, part: str, rng: np.random.Generator, *, max_adjectives: int
-) -> list[Word]:
+) -> list[SceneWord]:
     """Return the count of a group, its colour, its count and noun, or its noun phrase."""
     if not part:
         return _noun_phrase(group, rng, max_adjectives=max_adjectives)
     if part == "colour":
-        return [Word(str(group.colour), group.members)]
-    count = Word(grammar.NUMBERS[len(group.members)], group.members)
+        return [SceneWord(str(group.colour), group.members)]
+    count = SceneWord(grammar.NUMBERS[len(group.members)], group.members)
     return [count] if part == "count" else [count, _noun(group)]
 
 
-def _noun(group: _Group) -> Word:
+def _noun(group: _Group) -> SceneWord:
     noun = group.category if len(group.members) == 1 else PLURALS[group.category]
-    return Word(noun, group.members)
+    return SceneWord(noun, group.members)
 
 
-def _noun_phrase(group: _Group, rng: np.random.Generator, *, max_adjectives: int) -> list[Word]:
+def _noun_phrase(
+    group: _Group, rng: np.random.Generator, *, max_adjectives: int
+) -> list[SceneWord]:
     # the colour is last and always kept: without it the phrase would fit other objects
     adjectives = _adjectives(group, rng)[-max_adjectives:]
-    content = [*(Word(text, group.members) for text in adjectives), _noun(group)]
+    content = [*(SceneWord(text, group.members) for text in adjectives), _noun(group)]
     chance = rng.random()
     match len(group.members):
         case 1 if chance < 0.06:
-            return [Word("a", ()), Word("single", group.members), *content]
+            return [SceneWord("a", ()), SceneWord("single", group.members), *content]
         case 1:
-            return [Word("an" if content[0].text[0] in "aeiou" else "a", ()), *content]
+            return [SceneWord("an" if content[0].text[0] in "aeiou" else "a", ()), *content]
         case 2 if chance < 0.12:
-            return [Word("a", ()), Word("pair", group.members), Word("of", ()), *content]
+            pair = SceneWord("pair", group.members)
+            return [SceneWord("a", ()), pair, SceneWord("of", ()), *content]
         case count:
-            return [Word(grammar.NUMBERS[count], group.members), *content]
+            return [SceneWord(grammar.NUMBERS[count], group.members), *content]
 
 
 def _adjectives(group: _Group, rng: np.random.Generator) -> list[str]:

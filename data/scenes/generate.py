@@ -24,7 +24,7 @@ import numpy as np
 
 from a2cap.data.errors import InputError
 from a2cap.data.files.system import locked
-from a2cap.data.scenes.captions import Caption
+from a2cap.data.scenes.captions import SceneCaption
 from a2cap.data.scenes.clutter import COMPANIONS
 from a2cap.data.scenes.drawing import encode_jpeg
 from a2cap.data.scenes.objects import (
@@ -191,7 +191,7 @@ def _karpathy_image(scene: Scene, *, imgid: int, split: str) -> dict[str, object
     }
 
 
-def _captions_with_ids(scene: Scene, imgid: int) -> list[tuple[int, Caption]]:
+def _captions_with_ids(scene: Scene, imgid: int) -> list[tuple[int, SceneCaption]]:
     """Return the captions with ids that are unique among all scenes."""
     return list(enumerate(scene.captions, start=imgid * len(scene.captions)))
 

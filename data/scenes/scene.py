@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from a2cap.data.scenes.captions import Caption, generate_captions
+from a2cap.data.scenes.captions import SceneCaption, generate_captions
 from a2cap.data.scenes.clutter import place_clutter
 from a2cap.data.scenes.drawing import PATTERNS, TINTS, Background, ImageArray, draw_image
 from a2cap.data.scenes.layout import arrange, choose
@@ -27,7 +27,7 @@ class Scene:
     background: Background
     objects: tuple[SceneObject, ...]
     clutter: tuple[SceneObject, ...]
-    captions: tuple[Caption, ...]
+    captions: tuple[SceneCaption, ...]
 
     @property
     def file_name(self) -> str:
@@ -66,6 +66,6 @@ def draw(scene: Scene) -> ImageArray:
     return draw_image(scene.objects, scene.background, side=scene.side, clutter=scene.clutter)
 
 
-def raw_text(caption: Caption) -> str:
+def raw_text(caption: SceneCaption) -> str:
     """Return a caption as people write it, with a capital and a full stop."""
     return " ".join(word.text for word in caption).capitalize() + "."

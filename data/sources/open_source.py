@@ -9,10 +9,10 @@ from a2cap.data.image_ids import sample_ids
 from a2cap.data.sources.folder import Folder, ImageList
 from a2cap.data.sources.location import as_url, exists, expand, is_folder, matching
 from a2cap.data.sources.parquet import SUFFIXES, Table, table_files, tables_of
-from a2cap.data.sources.source import Container, ImageSource
+from a2cap.data.sources.source import ImageContainer, ImageSource
 from a2cap.data.sources.tar import Tar
 
-_BY_SUFFIX: dict[str, Callable[[str], Container]] = {
+_BY_SUFFIX: dict[str, Callable[[str], ImageContainer]] = {
     ".tar": Tar,
     **dict.fromkeys(SUFFIXES, Table),
     ".txt": ImageList,
@@ -54,7 +54,7 @@ def image_source(path: Path | None) -> str | None:
     return as_url(str(path)) if is_list or is_source(path) else None
 
 
-def _container(name: str) -> Container:
+def _container(name: str) -> ImageContainer:
     kind = _BY_SUFFIX.get(PurePosixPath(name).suffix)
     if kind is not None:
         return kind(name)

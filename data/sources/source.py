@@ -28,7 +28,7 @@ EncodedImage = tuple[SourceItem, bytes | A2Error]
 """An image's file as bytes; InputError if it is bad, UnreadableError if the system failed."""
 
 
-class Container(Protocol):
+class ImageContainer(Protocol):
     """A folder, list, tar or Parquet file with images."""
 
     @property
@@ -48,12 +48,12 @@ class Container(Protocol):
 class ImageSource:
     """The images of one or more containers."""
 
-    def __init__(self, text: str, containers: Iterable[Container]) -> None:
+    def __init__(self, text: str, containers: Iterable[ImageContainer]) -> None:
         self.text = text
         self._by_name = {container.name: container for container in containers}
 
     @property
-    def containers(self) -> Collection[Container]:
+    def containers(self) -> Collection[ImageContainer]:
         """The folders, lists, tars or Parquet files, in order."""
         return self._by_name.values()
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from a2cap.model.captioner import Captioner, Memory
+from a2cap.model.captioner import CaptionModel, Memory
 from a2cap.model.decoding.decoding_config import DecodingConfig
 
 _STEPS_BETWEEN_READS = 4
@@ -70,7 +70,7 @@ class _Beams(NamedTuple):
 
 @torch.no_grad()
 def beam_search(
-    captioner: Captioner,
+    captioner: CaptionModel,
     memory: Memory,
     config: DecodingConfig,
     *,

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from a2cap.model.captioner import Captioner, DecoderState, Memory, StepAttention, StepOutput
+from a2cap.model.captioner import CaptionModel, DecoderState, Memory, StepAttention, StepOutput
 from a2cap.model.errors import ModelError
 
 Average = Literal["probabilities", "log_probabilities"]
@@ -29,7 +29,7 @@ class Ensemble:
 
     def __init__(
         self,
-        captioners: Sequence[Captioner],
+        captioners: Sequence[CaptionModel],
         *,
         average: Average = "probabilities",
         weights: Sequence[float] = (),

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from a2cap.model.captioner import Captioner, Memory, decoder_input
+from a2cap.model.captioner import CaptionModel, Memory, decoder_input
 from a2cap.model.decoding.beam_search import Hypothesis, have_all_ended
 from a2cap.model.decoding.decoding_config import DecodingConfig
 from a2cap.model.errors import ModelError
@@ -13,7 +13,7 @@ from a2cap.model.errors import ModelError
 
 @torch.no_grad()
 def sample_captions(
-    captioner: Captioner,
+    captioner: CaptionModel,
     memory: Memory,
     *,
     count: int = 1,
@@ -85,7 +85,7 @@ def _require_sizes(count: int, max_length: int, temperature: float) -> None:
 
 @torch.no_grad()
 def sampled_hypotheses(
-    captioner: Captioner,
+    captioner: CaptionModel,
     memory: Memory,
     config: DecodingConfig,
     *,

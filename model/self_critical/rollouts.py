@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from a2cap.model.captioner import Captioner, Memory
+from a2cap.model.captioner import CaptionModel, Memory
 from a2cap.model.decoding.beam_search import beam_search
 from a2cap.model.decoding.decoding_config import DecodingConfig
 from a2cap.model.decoding.sampling import sample_captions
@@ -49,7 +49,7 @@ class Rollouts:
 
 @torch.no_grad()
 def generate_rollouts(
-    captioner: Captioner,
+    captioner: CaptionModel,
     memory: Memory,
     reward: Reward,
     *,
@@ -98,7 +98,7 @@ def self_critical_loss(log_probs: Tensor, advantages: Tensor) -> Tensor:
     return -(log_probs.sum(dim=-1) * advantages.to(log_probs.dtype).detach()).sum()
 
 
-def _beams(captioner: Captioner, memory: Memory, config: DecodingConfig) -> Tensor:
+def _beams(captioner: CaptionModel, memory: Memory, config: DecodingConfig) -> Tensor:
     """Return the beams as padded captions, (B, K, L) int64."""
     images = beam_search(captioner, memory, config)
     longest = max(len(hypothesis.tokens) for beams in images for hypothesis in beams)

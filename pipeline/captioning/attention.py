@@ -16,14 +16,14 @@ from a2cap.data.captions.attention_file import AttentionFile, CaptionAttention
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.regions import Regions
 from a2cap.model.alignment import AlignedAttention
-from a2cap.model.captioner import Captioner, StepAttention, trace_attention
+from a2cap.model.captioner import CaptionModel, StepAttention, trace_attention
 from a2cap.model.erasure import kept_log_probs
 from a2cap.pipeline.captioning.grounding import Grounding, ground, names_in
 
 
 @torch.inference_mode()
 def attention_of_captions(
-    captioner: Captioner,
+    captioner: CaptionModel,
     batches: Iterable[Batch],
     captions: Mapping[str, str],
     vocabulary: Vocabulary,
@@ -56,7 +56,7 @@ def attention_of_captions(
 
 @torch.inference_mode()
 def certify_captions(
-    captioner: Captioner,
+    captioner: CaptionModel,
     batches: Iterable[Batch],
     captions: Mapping[str, str],
     attention_of: Callable[[str], CaptionAttention],

@@ -13,7 +13,7 @@ from a2cap.data.batches.collate import Batch
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import A2Error
 from a2cap.data.image_ids import sample_ids
-from a2cap.model.captioner import Captioner
+from a2cap.model.captioner import CaptionModel
 from a2cap.model.decoding.beam_search import Hypothesis, beam_search
 from a2cap.model.decoding.decoding_config import DecodingConfig
 from a2cap.model.decoding.sampling import sampled_hypotheses
@@ -35,7 +35,7 @@ class Beam:
 
 @torch.inference_mode()
 def caption_batches(
-    captioner: Captioner,
+    captioner: CaptionModel,
     batches: Iterable[Batch],
     vocabulary: Vocabulary,
     config: DecodingConfig,
@@ -77,7 +77,7 @@ class _Search:
 
     def __init__(
         self,
-        captioner: Captioner,
+        captioner: CaptionModel,
         config: DecodingConfig,
         device: torch.device,
         precision: Precision,

@@ -19,7 +19,7 @@ from a2cap.data.files.atomic import link_or_copy
 from a2cap.data.files.json_file import write_json
 from a2cap.data.files.sealed_folder import require_intact
 from a2cap.data.files.tensors import save_tensors, skip_init
-from a2cap.model.captioner import Captioner
+from a2cap.model.captioner import CaptionModel
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder
 from a2cap.model.captioners.kinds import make_captioner
 from a2cap.model.decoding.ensemble import Average, Ensemble, check_weights
@@ -42,7 +42,7 @@ from a2cap.pipeline.engine.artifact_names import CAPTIONER
 
 logger = logging.getLogger(__name__)
 
-Captioner_co = TypeVar("Captioner_co", bound=Captioner, covariant=True)
+Captioner_co = TypeVar("Captioner_co", bound=CaptionModel, covariant=True)
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def load_captioner(
     device: torch.device,
     average: Average = "probabilities",
     weights: Sequence[float] = (),
-) -> LoadedCaptioner[Captioner]:
+) -> LoadedCaptioner[CaptionModel]:
     """Load a trained directory, or several as an ensemble; raise A2Error if they do not fit."""
     if not models:
         raise InputError("no trained model is named; name one or more directories")
@@ -152,7 +152,7 @@ def load_captioner(
         check_weights(weights, len(models))
     loaded = [load_model(directory, device=device) for directory in models]
     first = loaded[0]
-    captioner: Captioner = first.captioner
+    captioner: CaptionModel = first.captioner
     if len(loaded) > 1:
         members = [model.captioner for model in loaded]
         captioner = Ensemble(members, average=average, weights=weights)

@@ -23,7 +23,7 @@ from a2cap.data.files.sealed_folder import SkippedItem, read_manifest
 from a2cap.data.regions import Regions, top_scoring
 from a2cap.data.scenes.truth import Scenes, read_scenes
 from a2cap.data.tokenizers import Tokenizer
-from a2cap.model.captioner import Captioner
+from a2cap.model.captioner import CaptionModel
 from a2cap.pipeline.captioning.attention import certify_captions, ground_captions
 from a2cap.pipeline.captioning.decoding import Beam
 from a2cap.pipeline.captioning.grounding import Grounding, region_names
@@ -46,7 +46,7 @@ from a2cap.pipeline.evaluation.results import write_results
 from a2cap.pipeline.evaluation.score_captions import score_evaluation, write_evaluation
 from a2cap.pipeline.metrics.caption_statistics import beam_diversity, caption_statistics
 from a2cap.pipeline.report.image_card import MAX_LAYER_BYTES, ImageCard, embedded_bytes
-from a2cap.pipeline.report.report import Baseline, Evaluation, worst_typical_best
+from a2cap.pipeline.report.report import Baseline, ScoreReport, worst_typical_best
 from a2cap.pipeline.runtime.device import prepare_device
 from a2cap.pipeline.training.learning_curve import LearningCurve
 
@@ -119,7 +119,7 @@ class _Captioning:
     """A captioner, the features that it reads, and the decoding options."""
 
     config: EvaluateConfig
-    model: LoadedCaptioner[Captioner]
+    model: LoadedCaptioner[CaptionModel]
     store: FeatureStore
     events: EventLog
 
@@ -231,7 +231,7 @@ class SplitScoring:
         beams: Mapping[str, Sequence[Beam]],
         references: Mapping[str, Sequence[str]],
         tokenizer: Tokenizer,
-    ) -> Evaluation:
+    ) -> ScoreReport:
         """Score one caption per image of the split; beams: of which they are the best."""
         return score_evaluation(
             f"Captions of the {self.config.split} split",
@@ -291,7 +291,7 @@ def evaluate_captioner(run: EvaluationRun) -> Sequence[SkippedItem]:
 
 
 def _facts(
-    config: EvaluateConfig, inputs: Mapping[str, Input], model: LoadedCaptioner[Captioner]
+    config: EvaluateConfig, inputs: Mapping[str, Input], model: LoadedCaptioner[CaptionModel]
 ) -> dict[str, str]:
     """Return what the head of the report states."""
     settings, digest = model.description.model, inputs["model"].digest[:12]

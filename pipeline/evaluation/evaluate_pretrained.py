@@ -39,7 +39,7 @@ from a2cap.pipeline.evaluation.results import write_results
 from a2cap.pipeline.evaluation.score_captions import METRIC_TOKENS, write_evaluation
 from a2cap.pipeline.metrics.tokenization import metric_tokens
 from a2cap.pipeline.report.image_card import ImageCard
-from a2cap.pipeline.report.report import Evaluation, worst_typical_best
+from a2cap.pipeline.report.report import ScoreReport, worst_typical_best
 
 if TYPE_CHECKING:  # an optional package
     from a2cap.pipeline.captioning.adapted.adapted_images import AdaptedImages
@@ -189,12 +189,12 @@ def evaluate_pretrained(run: EvaluationRun) -> Sequence[SkippedItem]:
 
 
 def _described(
-    evaluation: Evaluation,
+    evaluation: ScoreReport,
     config: EvaluateConfig,
     inputs: Mapping[str, Input],
     captioner: "AdaptedImages",
     tokens: str,
-) -> Evaluation:
+) -> ScoreReport:
     """Return the evaluation with its provenance; tokens: of the metrics."""
     return replace(
         evaluation,

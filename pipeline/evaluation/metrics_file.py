@@ -19,10 +19,10 @@ from a2cap.pipeline.engine.artifact_names import METRICS, PER_IMAGE
 from a2cap.pipeline.metrics.all_metrics import Scores
 from a2cap.pipeline.metrics.word_groups import WordScore
 from a2cap.pipeline.report.erasure import erasure_rows
-from a2cap.pipeline.report.report import Baseline, Evaluation
+from a2cap.pipeline.report.report import Baseline, ScoreReport
 
 
-def write_scores(directory: Path, evaluation: Evaluation) -> None:
+def write_scores(directory: Path, evaluation: ScoreReport) -> None:
     """Write metrics.json and per_image.json."""
     scores, word_groups = evaluation.scores, evaluation.word_groups
     content: dict[str, object] = {
@@ -57,7 +57,7 @@ def image_scores(scores: Scores, image_id: str) -> dict[str, Any]:
     return {"metrics": scores.per_image[image_id], **sums}
 
 
-def _image_content(evaluation: Evaluation, image_id: str) -> dict[str, object]:
+def _image_content(evaluation: ScoreReport, image_id: str) -> dict[str, object]:
     scores, groups = evaluation.scores, evaluation.word_groups
     content: dict[str, object] = {
         "caption": evaluation.captions[image_id],

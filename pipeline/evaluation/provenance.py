@@ -13,7 +13,7 @@ from a2cap.data.files.sealed_folder import installed_versions, read_manifest
 from a2cap.data.files.yaml_file import read_yaml
 from a2cap.data.identities import NO_OWN_IDS, Identities
 from a2cap.extract.extractor_record import ExtractorRecord
-from a2cap.model.captioner import Captioner
+from a2cap.model.captioner import CaptionModel
 from a2cap.pipeline.captioning.model_description import EXTRACTOR
 from a2cap.pipeline.captioning.saved_captioner import LoadedCaptioner
 from a2cap.pipeline.engine.artifact_names import RESOLVED_CONFIG, RESULTS, TRAIN_SCST
@@ -26,7 +26,7 @@ from a2cap.pipeline.metrics.tokenization import metric_tokens
 def provenance_of(
     config: EvaluateConfig,
     inputs: Mapping[str, Input],
-    model: LoadedCaptioner[Captioner],
+    model: LoadedCaptioner[CaptionModel],
     identities: Identities = NO_OWN_IDS,
 ) -> dict[str, str]:
     """Return the settings that a reader needs to reproduce the scores, name -> value.

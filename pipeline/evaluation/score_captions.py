@@ -39,7 +39,7 @@ from a2cap.pipeline.metrics.spice import NEEDS, spice_obstacle
 from a2cap.pipeline.metrics.tokenization import metric_tokens, tokenize
 from a2cap.pipeline.metrics.word_groups import score_word_groups
 from a2cap.pipeline.report.image_card import ImageCard, plain_cards
-from a2cap.pipeline.report.report import Evaluation, worst_typical_best, write_report
+from a2cap.pipeline.report.report import ScoreReport, worst_typical_best, write_report
 
 METRIC_TOKENS = "tokens of the metrics"
 """Name of the tokenizer in the provenance."""
@@ -78,7 +78,7 @@ class ScoredFiles:
     caption_column: str | None = None
     reference_columns: tuple[str, ...] = ()
 
-    def score(self) -> Evaluation:
+    def score(self) -> ScoreReport:
         """Return the scores; raise InputError if both files are of different images."""
         groups = read_word_groups(self.word_groups) if self.word_groups else {}
         scenes = read_scenes(self.scenes) if self.scenes else None
@@ -156,13 +156,13 @@ def score_evaluation(
     provenance: Mapping[str, str] | None = None,
     facts: Mapping[str, str] | None = None,
     keys: Mapping[str, Key] | None = None,
-) -> Evaluation:
+) -> ScoreReport:
     """Score one caption per image against the tokens of its references.
 
     shown: references as the report shows them, if not as tokens.
     metrics: further ones, `module:function`.
     annotated: COCO's categories in the instances of each image, for CHAIR.
-    The others: as for `score` and `Evaluation`.
+    The others: as for `score` and `ScoreReport`.
     """
     tokenized = tokenize({image_id: [caption] for image_id, caption in captions.items()}, tokenizer)
     tokens = {image_id: texts[0] for image_id, texts in tokenized.items()}
@@ -170,7 +170,7 @@ def score_evaluation(
     judged = None if scenes is None else judge_captions(tokens, scenes)
     if annotated is not None:
         options["objects"] = objects_of_images(references, annotated)
-    return Evaluation(
+    return ScoreReport(
         title,
         captions,
         shown or references,
@@ -186,7 +186,7 @@ def score_evaluation(
 
 
 def write_evaluation(
-    folder: Path, evaluation: Evaluation, cards: Iterable[tuple[str, ImageCard]]
+    folder: Path, evaluation: ScoreReport, cards: Iterable[tuple[str, ImageCard]]
 ) -> None:
     """Write the scores, and a report that shows the cards of some images."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -194,7 +194,7 @@ def write_evaluation(
     write_report(folder / REPORT, evaluation, cards)
 
 
-def image_cards(evaluation: Evaluation, images: Path | None) -> Iterator[tuple[str, ImageCard]]:
+def image_cards(evaluation: ScoreReport, images: Path | None) -> Iterator[tuple[str, ImageCard]]:
     """Return cards of at most 500 images in the folder `images`, without regions."""
     files = find_images(require_folder(images, "--images")) if images else {}
     return plain_cards(worst_typical_best(evaluation.scores.per_image, _SHOWN), files)
@@ -208,7 +208,7 @@ def require_unscored(folder: Path, *, force: bool) -> None:
         )
 
 
-def write_per_image(path: Path, evaluation: Evaluation) -> None:
+def write_per_image(path: Path, evaluation: ScoreReport) -> None:
     """Write a CSV file with the caption and the metrics of each image."""
     names = [n for n in evaluation.scores.metrics if not family_of(n).is_of_set]
     text = io.StringIO()

@@ -49,7 +49,7 @@ class Baseline:
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class ScoreReport:
     """Captions of a set of images, their scores, and everything else that the report shows.
 
     captions, references: by image id, in the order of display.
@@ -95,7 +95,7 @@ class Evaluation:
 
 
 def write_report(
-    path: Path, evaluation: Evaluation, cards: Iterable[tuple[str, ImageCard]] = ()
+    path: Path, evaluation: ScoreReport, cards: Iterable[tuple[str, ImageCard]] = ()
 ) -> None:
     """Write the report as one HTML file.
 
@@ -133,7 +133,7 @@ def write_report(
     )
 
 
-def _as_json(image_id: str, evaluation: Evaluation, metrics: Sequence[str]) -> dict[str, object]:
+def _as_json(image_id: str, evaluation: ScoreReport, metrics: Sequence[str]) -> dict[str, object]:
     """Return an image for the page's script, with scores in the order of `metrics`."""
     grounding = evaluation.grounding.get(image_id)
     scores = evaluation.scores.per_image[image_id]

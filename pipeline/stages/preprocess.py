@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from a2cap.data.annotations.caption import Caption
+from a2cap.data.annotations.caption import AnnotatedCaption
 from a2cap.data.annotations.layouts import caption_files, require_annotations
 from a2cap.data.annotations.read import IN_NO_SPLIT, Annotations
 from a2cap.data.annotations.summary import doubts, needs_unicode, summarize
@@ -178,7 +178,9 @@ def _with_words(annotations: Annotations, references: Mapping[str, Sequence[str]
     images = []
     for image in annotations.images:
         pairs = zip(image.captions, references[image.image_id], strict=True)
-        captions = tuple(Caption(caption.raw, tuple(text.split())) for caption, text in pairs)
+        captions = tuple(
+            AnnotatedCaption(caption.raw, tuple(text.split())) for caption, text in pairs
+        )
         images.append(replace(image, captions=captions))
     return replace(annotations, images=tuple(images))
 

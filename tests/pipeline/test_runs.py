@@ -15,7 +15,7 @@ from a2cap.pipeline.engine.lock import stage_lock
 from a2cap.pipeline.engine.prepared_stage import StagePaths
 from a2cap.pipeline.evaluation.metrics_file import write_scores
 from a2cap.pipeline.metrics.all_metrics import Scores
-from a2cap.pipeline.report.report import Evaluation
+from a2cap.pipeline.report.report import ScoreReport
 from a2cap.pipeline.runs import find_result, find_trainings, read_runs, title_of
 from a2cap.pipeline.training.summary import TrainingSummary
 from a2cap.pipeline.weights.captioners import BUNDLED
@@ -68,7 +68,7 @@ class Artifacts:
             {},
             {"CIDEr": (cider - 0.1, cider + 0.1)},
         )
-        write_scores(folder, Evaluation("x", {"1": "a"}, {"1": ["a"]}, scores))
+        write_scores(folder, ScoreReport("x", {"1": "a"}, {"1": ["a"]}, scores))
         earlier = read_manifest(folder)
         manifest = seal(folder, (*files, "metrics.json"), made_from=earlier.made_from)
         write_manifest(folder, manifest.model_copy(update={"finished": earlier.finished}))

@@ -23,7 +23,7 @@ from a2cap.pipeline.evaluation.score_captions import (
 from a2cap.pipeline.evaluation.score_table import FORMS, ScoreTable
 from a2cap.pipeline.metrics.cider import IDFS
 from a2cap.pipeline.metrics.metric_table import metric_name, needs_java
-from a2cap.pipeline.report.report import Evaluation
+from a2cap.pipeline.report.report import ScoreReport
 
 _OF_ONE_FILE = (
     "--compare, --per-image and --output belong to one file of captions; name one file, or "
@@ -158,7 +158,7 @@ def _names(paths: Sequence[Path]) -> dict[str, Path]:
     return {path.name if is_unique else str(path): path for path in paths}
 
 
-def _print(evaluations: Mapping[str, Evaluation], form: str | None) -> None:
+def _print(evaluations: Mapping[str, ScoreReport], form: str | None) -> None:
     first, *others = evaluations.values()
     table = ScoreTable({name: evaluation.scores for name, evaluation in evaluations.items()})
     if form is not None:
@@ -169,7 +169,7 @@ def _print(evaluations: Mapping[str, Evaluation], form: str | None) -> None:
         print_summary(first.scores, first.statistics)
 
 
-def _end(evaluations: Mapping[str, Evaluation], *, spice: bool) -> None:
+def _end(evaluations: Mapping[str, ScoreReport], *, spice: bool) -> None:
     """Report missing captions and a missing SPICE, which is exit code 3."""
     skipped = {name: evaluation for name, evaluation in evaluations.items() if evaluation.skipped}
     for name, evaluation in skipped.items():

@@ -23,7 +23,7 @@ from a2cap.pipeline.metrics.meteor.word_alignment import (
     align,
     new_match,
 )
-from a2cap.pipeline.metrics.meteor.words import Word, words
+from a2cap.pipeline.metrics.meteor.words import MeteorWord, words
 from a2cap.pipeline.metrics.ngrams import Floats
 
 STATISTICS = 23
@@ -96,7 +96,7 @@ Occurrence = tuple[int, int]
 class _Sentence:
     """Words of a caption, and where phrases that have paraphrases occur in it."""
 
-    words: list[Word]
+    words: list[MeteorWord]
     phrases: dict[int, list[Occurrence]]
 
 
@@ -208,7 +208,7 @@ class _Matcher:
             matches[position].append(new_match(PARAPHRASE, start, length, position, size))
         return matches
 
-    def _single(self, word: Word) -> list[tuple[int, int]]:
+    def _single(self, word: MeteorWord) -> list[tuple[int, int]]:
         """Return the stage and position of each word of the candidate that matches."""
         same = [(EXACT, position) for position in self._by_key.get(word.key, ())]
         stems = self._by_stem.get(word.stem, ())

@@ -25,7 +25,7 @@ _INFLECTIONS = (
 
 
 @dataclass(frozen=True)
-class Word:
+class MeteorWord:
     """A word of a caption.
 
     key, stem: hashes of Java, by which METEOR compares words. synsets: ids in WordNet.
@@ -38,7 +38,7 @@ class Word:
     is_function: bool
 
 
-class Words(dict[str, Word]):
+class Words(dict[str, MeteorWord]):
     """Words by their text, computed once; `prefixes`: as for `normalized_words`."""
 
     def __init__(self) -> None:
@@ -53,8 +53,8 @@ class Words(dict[str, Word]):
             self._function = frozenset(_lines(jar, "function/english.words"))
             self.prefixes = read_prefixes("\n".join(_lines(jar, "nonbreaking/english.prefixes")))
 
-    def __missing__(self, text: str) -> Word:
-        word = Word(
+    def __missing__(self, text: str) -> MeteorWord:
+        word = MeteorWord(
             text, java_hash(text), java_hash(stem(text)), self._ids(text), text in self._function
         )
         self[text] = word

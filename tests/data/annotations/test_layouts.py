@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from a2cap.data.annotations.caption import Caption
+from a2cap.data.annotations.caption import AnnotatedCaption
 from a2cap.data.annotations.image_rows import AnnotatedImage
 from a2cap.data.annotations.layouts import GIVE_LAYOUT
 from a2cap.data.annotations.read import Annotations, read_annotations
@@ -33,7 +33,7 @@ ABSOLUTE = "image path is absolute: '/a.jpg'; give it relative to the image fold
 )
 def test_a_karpathy_file_gives_images_with_its_own_tokens(tmp_path, filepath, file):
     image = karpathy(filepath=filepath, sentences=[{"raw": "A dog.", "tokens": ["a", "hound"]}])
-    words = (Caption("A dog.", ("a", "hound")),)
+    words = (AnnotatedCaption("A dog.", ("a", "hound")),)
     expected = AnnotatedImage("000000000042", file, "test", words, own_id=42)
     assert read_karpathy(tmp_path, image) == Annotations((expected,), ())
 
@@ -169,8 +169,8 @@ def read_coco(folder, splits, **changes):
 
 def test_coco_captions_with_a_split_list_give_the_same_kind_of_images(tmp_path):
     read = read_coco(tmp_path, "42 train\na/b.jpg val")
-    dogs = (Caption("A dog.", ("a", "dog")), Caption("Two dogs", ("two", "dogs")))
-    cat = (Caption("A cat!", ("a", "cat")),)
+    dogs = (AnnotatedCaption("A dog.", ("a", "dog")), AnnotatedCaption("Two dogs", ("two", "dogs")))
+    cat = (AnnotatedCaption("A cat!", ("a", "cat")),)
     assert read == Annotations(
         (
             AnnotatedImage("000000000042", "000000000042.jpg", "train", dogs, own_id=42),
@@ -262,8 +262,8 @@ def test_a_jsonl_gives_one_image_per_line(tmp_path):
         "",
         '{"captions": ["Two cats"], "split": "val", "image": "42.jpg", "by": "me"}',
     ]
-    dog = (Caption("A dog\u2028runs.", ("a", "dog", "runs")),)
-    cats = (Caption("Two cats", ("two", "cats")),)
+    dog = (AnnotatedCaption("A dog\u2028runs.", ("a", "dog", "runs")),)
+    cats = (AnnotatedCaption("Two cats", ("two", "cats")),)
     images = (
         AnnotatedImage("a/b", "a/b.jpg", "train", dog),
         AnnotatedImage("000000000042", "42.jpg", "val", cats),

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from a2cap.data.annotations.caption import Caption, tokenize
+from a2cap.data.annotations.caption import AnnotatedCaption, tokenize
 from a2cap.data.annotations.read import read_annotations
 from a2cap.data.image_ids import resolve_files
 from tests.data.annotations.documents import GOOD, karpathy, read_karpathy, reasons, sentence
@@ -43,7 +43,7 @@ needs_shared = [
 )
 def test_one_bad_caption_is_skipped_and_the_image_kept(tmp_path, bad, reason):
     read = read_karpathy(tmp_path, karpathy(sentences=[sentence("A dog"), bad]))
-    assert read.images[0].captions == (Caption("A dog", ("a", "dog")),)
+    assert read.images[0].captions == (AnnotatedCaption("A dog", ("a", "dog")),)
     assert reasons(read) == [("000000000042", f"caption 1: {reason}")]
 
 

@@ -7,7 +7,7 @@ import h5py
 import numpy as np
 import pytest
 
-from a2cap.data.annotations.caption import Caption, tokenize
+from a2cap.data.annotations.caption import AnnotatedCaption, tokenize
 from a2cap.data.annotations.image_rows import AnnotatedImage
 from a2cap.data.captions.caption_file import CaptionFile, CutCaptions, write_captions
 from a2cap.data.captions.vocabulary import EOS, PAD, UNK, Vocabulary
@@ -18,7 +18,7 @@ A, DOG, RUNS = 4, 5, 6
 
 
 def image(image_id: str, split: str, *captions: str) -> AnnotatedImage:
-    texts = tuple(Caption(caption, tokenize(caption)) for caption in captions)
+    texts = tuple(AnnotatedCaption(caption, tokenize(caption)) for caption in captions)
     return AnnotatedImage(image_id, f"{image_id}.jpg", split, texts)
 
 

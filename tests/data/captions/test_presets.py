@@ -8,7 +8,7 @@ from operator import itemgetter
 
 import pytest
 
-from a2cap.data.annotations.caption import Caption, tokenize
+from a2cap.data.annotations.caption import AnnotatedCaption, tokenize
 from a2cap.data.annotations.image_rows import AnnotatedImage
 from a2cap.data.captions.presets import PRESETS, count_words, tokens_of
 from a2cap.data.captions.vocabulary import Vocabulary
@@ -17,7 +17,7 @@ from tests.data.messages import message_of
 
 
 def image(split: str, *captions: str) -> AnnotatedImage:
-    texts = tuple(Caption(caption, tokenize(caption)) for caption in captions)
+    texts = tuple(AnnotatedCaption(caption, tokenize(caption)) for caption in captions)
     return AnnotatedImage(split, f"{split}.jpg", split, texts)
 
 
@@ -55,7 +55,7 @@ def test_arctic_keeps_the_9998_most_frequent_words():
 
 @pytest.mark.parametrize("preset", ["karpathy", "neuraltalk2", "aoanet"])
 def test_three_presets_use_the_tokens_of_the_file(preset):
-    assert tokens_of(Caption("A Dog-like.", ("x", "y")), preset) == ("x", "y")
+    assert tokens_of(AnnotatedCaption("A Dog-like.", ("x", "y")), preset) == ("x", "y")
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_three_presets_use_the_tokens_of_the_file(preset):
     ],
 )
 def test_three_presets_split_the_raw_caption(preset, raw, tokens):
-    assert tokens_of(Caption(raw, ()), preset) == tuple(tokens.split())
+    assert tokens_of(AnnotatedCaption(raw, ()), preset) == tuple(tokens.split())
 
 
 def test_an_unknown_preset_is_rejected():
@@ -84,7 +84,7 @@ def test_an_unknown_preset_is_rejected():
         "use one of aoanet, arctic, karpathy, m2, neuraltalk2, updown"
     )
     assert message_of(count_words, [], "x") == expected
-    assert message_of(tokens_of, Caption("", ()), "x") == expected
+    assert message_of(tokens_of, AnnotatedCaption("", ()), "x") == expected
     assert message_of(Vocabulary.from_counts, {"a": 9}, "x") == expected
 
 

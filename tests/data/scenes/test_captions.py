@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from a2cap.data.scenes.captions import CAPTIONS_PER_SCENE, Caption, generate_captions
+from a2cap.data.scenes.captions import CAPTIONS_PER_SCENE, SceneCaption, generate_captions
 from a2cap.data.scenes.objects import (
     CLUTTER,
     COLOURS,
@@ -43,7 +43,7 @@ def scenes() -> list[Scene]:
     return [make_scene(index, seed=7, side=160) for index in range(600)]
 
 
-def text(caption: Caption) -> str:
+def text(caption: SceneCaption) -> str:
     return " ".join(word.text for word in caption)
 
 
@@ -62,7 +62,7 @@ def named(match: re.Match[str], objects: tuple[SceneObject, ...]) -> set[int]:
     }
 
 
-def phrases(caption: Caption, scene: Scene) -> list[set[int]]:
+def phrases(caption: SceneCaption, scene: Scene) -> list[set[int]]:
     """Return the objects of each noun phrase in the order of the caption."""
     return [named(phrase, scene.objects) for phrase in NOUN_PHRASE.finditer(text(caption))]
 

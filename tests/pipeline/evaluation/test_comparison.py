@@ -15,7 +15,7 @@ from a2cap.pipeline.evaluation.metrics_file import read_baseline, write_scores
 from a2cap.pipeline.metrics.all_metrics import Scores, score
 from a2cap.pipeline.metrics.bleu import bleu_values
 from a2cap.pipeline.metrics.word_groups import score_word_groups
-from a2cap.pipeline.report.report import Evaluation
+from a2cap.pipeline.report.report import ScoreReport
 from tests.data.messages import message_of, written
 from tests.experiments import a2
 
@@ -47,7 +47,7 @@ def run(tmp_path):
         folder.mkdir()
         captions = dict.fromkeys(scored.per_image, caption)
         references = {image_id: ["a dog"] for image_id in captions}
-        write_scores(folder, Evaluation(name, captions, references, scored, **options))
+        write_scores(folder, ScoreReport(name, captions, references, scored, **options))
         return folder
 
     return write

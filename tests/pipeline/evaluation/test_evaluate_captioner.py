@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from a2cap.data.annotations.caption import Caption
+from a2cap.data.annotations.caption import AnnotatedCaption
 from a2cap.data.annotations.image_rows import AnnotatedImage
 from a2cap.data.captions.attention_file import AttentionFile
 from a2cap.data.captions.caption_file import write_captions
@@ -290,7 +290,7 @@ def test_a_split_without_features_is_rejected(run, inputs, tmp_path):
 def test_validation_is_evaluated_where_there_is_no_test_split(tmp_path, splits, evaluated):
     vocabulary = Vocabulary.from_counts({"dog": 1}, "karpathy", min_count=1)
     images = [
-        AnnotatedImage(split, f"{split}.jpg", split, (Caption("dog", ("dog",)),))
+        AnnotatedImage(split, f"{split}.jpg", split, (AnnotatedCaption("dog", ("dog",)),))
         for split in splits
     ]
     write_captions(tmp_path / "captions.h5", images, vocabulary, preset="karpathy")
@@ -327,7 +327,7 @@ def test_a_result_without_spice_is_kept_and_made_again_once_spice_is_installed(
 
 @pytest.mark.parametrize("max_length", [2, 9])
 def test_the_head_of_the_report_states_the_captioner_and_cut_captions(tmp_path, max_length):
-    caption = Caption("a red dog", ("a", "red", "dog"))
+    caption = AnnotatedCaption("a red dog", ("a", "red", "dog"))
     image = AnnotatedImage("1", "1.jpg", "val", (caption,))
     path, vocabulary = tmp_path / "captions.h5", Vocabulary.from_counts({"a": 9})
     write_captions(path, [image], vocabulary, preset="karpathy", max_length=max_length)

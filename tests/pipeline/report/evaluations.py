@@ -11,7 +11,7 @@ from a2cap.data.captions.attention_file import CaptionAttention
 from a2cap.pipeline.captioning.decoding import Beam
 from a2cap.pipeline.metrics.all_metrics import Scores
 from a2cap.pipeline.report.image_card import ImageCard
-from a2cap.pipeline.report.report import Baseline, Evaluation
+from a2cap.pipeline.report.report import Baseline, ScoreReport
 
 
 def padded(number: int) -> str:
@@ -20,11 +20,11 @@ def padded(number: int) -> str:
 
 def evaluation(
     numbers: Iterable[int], *, caption: Callable[[int], str] = "caption {}".format, **changes: Any
-) -> Evaluation:
+) -> ScoreReport:
     """Return an evaluation of these images; `caption` gives that of a number."""
     captions = {padded(n): caption(n) for n in numbers}
     per_image = {name: {"CIDEr": int(name) / 10, "Bleu_4": 0.25} for name in captions}
-    standard = Evaluation(
+    standard = ScoreReport(
         title="Captions of test",
         captions=captions,
         references={
@@ -41,7 +41,7 @@ def evaluation(
     return replace(standard, **changes)
 
 
-def with_scores(evaluated: Evaluation, **changes: Any) -> Evaluation:
+def with_scores(evaluated: ScoreReport, **changes: Any) -> ScoreReport:
     return replace(evaluated, scores=replace(evaluated.scores, **changes))
 
 

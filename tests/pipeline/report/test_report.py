@@ -23,7 +23,7 @@ from a2cap.pipeline.metrics.all_metrics import Scores
 from a2cap.pipeline.metrics.word_groups import score_word_groups
 from a2cap.pipeline.report.erasure import erasure_rows
 from a2cap.pipeline.report.image_card import FIXED_POINT, ImageCard, telling_word, thumbnail
-from a2cap.pipeline.report.report import Baseline, Evaluation, worst_typical_best, write_report
+from a2cap.pipeline.report.report import Baseline, ScoreReport, worst_typical_best, write_report
 from tests.pipeline.report.evaluations import card, evaluation, padded, with_scores
 
 HOSTILE = '<script>alert("x")</script> & <img src="https://example.org/x.png" onerror=x>'
@@ -94,7 +94,7 @@ def photo(tmp_path: Path) -> Path:
 def written(tmp_path):
     """Write and parse a report; cards: number of an image -> card."""
 
-    def write(content: Evaluation, cards: dict[int, ImageCard] | None = None) -> Page:
+    def write(content: ScoreReport, cards: dict[int, ImageCard] | None = None) -> Page:
         path = tmp_path / "report.html"
         write_report(path, content, [(padded(n), card) for n, card in (cards or {}).items()])
         return Page(path)
@@ -380,7 +380,7 @@ def test_the_worst_typical_and_best_images_are_chosen_worst_first():
 
 
 def test_text_from_outside_is_escaped_everywhere(tmp_path):
-    content = Evaluation(
+    content = ScoreReport(
         title=HOSTILE,
         captions={HOSTILE: HOSTILE},
         references={HOSTILE: [HOSTILE]},
