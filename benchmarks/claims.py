@@ -27,7 +27,7 @@ from benchmarks.study.claim_figures import draw_claims
 from benchmarks.study.grid import CLAIMED, DEEP_PHOTOGRAPHED, Extent, trials
 from benchmarks.study.measuring import ALIGNED, CONTROL
 from benchmarks.study.page import DOCS, with_figures
-from benchmarks.study.results import Results, Row, rounded
+from benchmarks.study.results import Results, Row, keep
 from benchmarks.study.running import Study
 from benchmarks.study.worlds import Images
 
@@ -218,8 +218,8 @@ def main(
             photographs = None if quick else folders.get(OF_PHOTOGRAPHS.get(part, ""))
             measurement = Measurement(folder, quick, (0,) if quick else seeds, photographs)
             for row in PARTS[part](measurement):
-                keep(saved, row, about)
-        results = read(saved)
+                keep(saved / ROWS, row, about)
+        results = Results.read(saved / ROWS)
         page = with_figures(PAGE.read_text(encoding="utf-8"), results, is_quick=quick)
         tables = (DOCS / "alignment-study-tables.md").read_text(encoding="utf-8")
         draw_claims(results, tables, saved if quick else DOCS)
@@ -227,23 +227,6 @@ def main(
         click.echo(page)
     else:
         PAGE.write_text(page, encoding="utf-8")
-
-
-def keep(folder: Path, row: Row, machine: str) -> None:
-    """Replace the row of a captioner, unless it has these values already.
-
-    So a row of a measurement that is resumed keeps the machine that it was measured on.
-    """
-    rows = {(kept.part, kept.label, kept.seed): kept for kept in read(folder).rows}
-    key, row = (row.part, row.label, row.seed), replace(row, values=rounded(row.values))
-    if key not in rows or replace(rows[key], machine="") != row:
-        rows[key] = replace(row, machine=machine)
-    Results([*rows.values()]).write(folder / ROWS)
-
-
-def read(folder: Path) -> Results:
-    """Return the rows of all parts."""
-    return Results.read(folder / ROWS) if (folder / ROWS).is_file() else Results([])
 
 
 if __name__ == "__main__":

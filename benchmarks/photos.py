@@ -6,6 +6,7 @@ compares with its captions; docs/photos.md has the figures.
 
 import json
 import shutil
+import time
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -34,7 +35,7 @@ from a2cap.pipeline.engine.artifact_names import (
     TRAIN_XE,
 )
 from a2cap.pipeline.experiment import Experiment
-from benchmarks.measure import Cost, cost_of, print_machine, print_table
+from benchmarks.measure import Cost, cost_of, machine, print_machine, print_table
 from benchmarks.photos_data import (
     Photo,
     agreeing_captions,
@@ -46,8 +47,10 @@ from benchmarks.photos_data import (
     write_images,
 )
 from benchmarks.photos_table import FIGURES, ROWS, figures, prepare_flickr8k, row_config
+from benchmarks.study.results import Row, keep
 
 CONFIG = Path(__file__).parents[1] / "configs" / "captioner-photos.yaml"
+RESULTS = Path(__file__).parent / "results" / "photos.csv"
 NETWORK = "efficientnet-lite2"
 WORDS = ("encoder.mirror=true", "encoder.side=224", "encoder.precision=auto")
 """Settings of the training of the image encoder, on the photographs with their own captions."""
@@ -176,6 +179,7 @@ def train(photos: Path, without: tuple[Path, ...], folder: Path, blind: bool) ->
 @click.option("--count", type=click.IntRange(1), help="Caption only so many photographs.")
 @click.option("--set", "fields", multiple=True, help="evaluate.FIELD=VALUE, as in a2 caption.")
 @click.option("--spice", is_flag=True, help="Measure SPICE too, which needs Java.")
+@click.option("--row", help="Keep the figures as this row of benchmarks/results/photos.csv.")
 @click.option(
     "--output", type=click.Path(path_type=Path), help="Keep the captions in this .jsonl; resumes."
 )
@@ -186,10 +190,12 @@ def score(
     count: int | None,
     fields: tuple[str, ...],
     spice: bool,
+    row: str | None,
     output: Path | None,
 ) -> None:
     """Caption photographs by `a2 caption`, compare with their captions, and measure the cost."""
     print_machine()
+    about = ", ".join([time.strftime("%Y-%m-%d", time.gmtime()), *machine()])
     references = read_references(photos, split, count)
     options = ["--model", model, *(word for field in fields for word in ("--set", field))]
     with TemporaryDirectory() as folder:
@@ -200,6 +206,10 @@ def score(
     shown = [*SHOWN, "SPICE"] if spice else SHOWN
     scores = a2cap.score(of_these, references, metrics=shown)
     low, high = scores.confidence["CIDEr"]
+    if row is not None:
+        values = {name: scores.metrics[name] for name in shown}
+        values |= {"CIDEr low": low, "CIDEr high": high, "photographs": len(references)}
+        keep(RESULTS, Row("score", row, split, 0, values), about)
     print_table(
         f"{len(references)} photographs of {split!r}",
         [*shown, "CIDEr, 95 %", *Cost.HEADER],

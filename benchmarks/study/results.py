@@ -4,7 +4,7 @@ import csv
 import io
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from a2cap.data.errors import A2Error
@@ -116,7 +116,9 @@ class Results:
 
     @classmethod
     def read(cls, path: Path) -> "Results":
-        """Read what `write` wrote."""
+        """Read what `write` wrote; without a file there are no rows."""
+        if not path.is_file():
+            return cls([])
         with path.open(encoding="utf-8", newline="") as file:
             return cls([_parsed(cells) for cells in csv.DictReader(file)])
 
@@ -130,6 +132,18 @@ class Results:
             values = [_format(row.values.get(name)) for name in names]
             writer.writerow([*(getattr(row, name) for name in _NAMED), *values])
         path.write_text(text.getvalue(), encoding="utf-8")
+
+
+def keep(path: Path, row: Row, machine: str) -> None:
+    """Replace the row of a captioner in a file, unless it has these values already.
+
+    So a row of a measurement that is resumed keeps the machine that it was measured on.
+    """
+    rows = {(kept.part, kept.label, kept.seed): kept for kept in Results.read(path).rows}
+    key, row = (row.part, row.label, row.seed), replace(row, values=rounded(row.values))
+    if key not in rows or replace(rows[key], machine="") != row:
+        rows[key] = replace(row, machine=machine)
+    Results([*rows.values()]).write(path)
 
 
 def _parsed(cells: Mapping[str, str]) -> Row:

@@ -11,7 +11,7 @@ from a2cap.data.errors import A2Error
 from benchmarks import alignment_study, claims
 from benchmarks.study.grid import Trial, trials
 from benchmarks.study.page import figure, table_cell, with_figures
-from benchmarks.study.results import Results, Row
+from benchmarks.study.results import Results, Row, keep
 from benchmarks.study.running import Finding, Job, Study, jobs, run_jobs
 from benchmarks.study.worlds import Images, World, draw_world
 
@@ -125,18 +125,18 @@ def test_the_machine_of_each_seed_is_named_where_they_differ():
 
 def test_the_page_has_the_committed_figures():
     page = claims.PAGE.read_text(encoding="utf-8")
-    assert with_figures(page, claims.read(claims.RESULTS)) == page
+    assert with_figures(page, Results.read(claims.RESULTS / claims.ROWS)) == page
 
 
 def test_a_captioner_that_is_measured_again_replaces_its_row_alone(tmp_path):
-    assert claims.read(tmp_path) == Results([])
+    assert Results.read(tmp_path / claims.ROWS) == Results([])
     good = {"CIDEr": 1.25, "tau": math.nan, "truth": math.inf}
     for row in (FAILED, replace(FAILED, seed=2), Row("depth", "gate", "XE", 1, {"CIDEr": 0.5})):
-        claims.keep(tmp_path, row, "first")
+        keep(tmp_path / claims.ROWS, row, "first")
     for _ in range(2):  # what has not changed keeps its machine
-        claims.keep(tmp_path, Row("depth", "max", "XE", 1, good), "second")
-        claims.keep(tmp_path, replace(FAILED, seed=2), "third")
-    assert claims.read(tmp_path).rows == [
+        keep(tmp_path / claims.ROWS, Row("depth", "max", "XE", 1, good), "second")
+        keep(tmp_path / claims.ROWS, replace(FAILED, seed=2), "third")
+    assert Results.read(tmp_path / claims.ROWS).rows == [
         Row("depth", "max", "XE", 1, {"CIDEr": 1.25}, machine="second"),
         replace(FAILED, seed=2, machine="first"),
         Row("depth", "gate", "XE", 1, {"CIDEr": 0.5}, machine="first"),
@@ -162,9 +162,9 @@ def test_all_parts_are_measured_and_a_stopped_measurement_keeps_its_rows(tmp_pat
     monkeypatch.setattr(claims, "PARTS", parts)
     command = ["--measure", "all", "--seed", "1", "--seed", "2", "--output", str(tmp_path)]
     assert CliRunner().invoke(claims.main, command).exit_code == 1
-    assert [(row.part, row.seed) for row in claims.read(tmp_path).rows] == tried[:2]
+    assert [(row.part, row.seed) for row in Results.read(tmp_path / claims.ROWS).rows] == tried[:2]
     assert CliRunner().invoke(claims.main, command).exit_code == 0
-    assert claims.read(tmp_path).failures() == []
+    assert Results.read(tmp_path / claims.ROWS).failures() == []
     assert claims.PAGE.read_text().count("-->1.500 ± 6.353<!--") == len(parts)
 
 
@@ -204,9 +204,9 @@ def test_a_captioner_that_diverges_is_named_on_the_page(tmp_path, monkeypatch):
     rows = list(claims.measure_study("trainings", claims.Measurement(tmp_path, True, (0,))))
     assert {row.label for row in rows} == {"norms after the blocks", "twice the updates"}
     for row in rows:
-        claims.keep(tmp_path, row, "a CPU")
+        keep(tmp_path / claims.ROWS, row, "a CPU")
     page = "<!--trainings | twice the updates | layers/*/tau attention-->old<!---->"
-    assert with_figures(page, claims.read(tmp_path)).startswith(
+    assert with_figures(page, Results.read(tmp_path / claims.ROWS)).startswith(
         page.replace("old<!---->", "– (twice the updates, seed 0, failed: loss is not finite at")
     )
 

@@ -13,6 +13,7 @@ import a2cap
 from a2cap.data.captions.attention_file import AttentionFile, CaptionAttention, write_attention
 from benchmarks import photos
 from benchmarks.photos_table import distance_from_even
+from benchmarks.study.results import Results
 from tests.experiments import detecting
 
 CAPTIONS = (
@@ -33,16 +34,23 @@ def write_photos(folder, names):
 
 
 @pytest.mark.slow
-def test_photographs_of_a_split_are_captioned_and_scored(tmp_path):
+def test_photographs_of_a_split_are_captioned_and_scored(tmp_path, monkeypatch):
+    monkeypatch.setattr(photos, "RESULTS", tmp_path / "photos.csv")
     write_photos(tmp_path, ("a.jpg", "b.jpg"))  # the others are not read
     kept = tmp_path / "captions.jsonl"
     options = ["--photos", str(tmp_path), "--count", "2", "--set", "evaluate.beam_size=1"]
-    answer = CliRunner().invoke(photos.main, ["score", *options, "--output", str(kept)])
+    options += ["--row", "two, greedy", "--output", str(kept)]
+    answer = CliRunner().invoke(photos.main, ["score", *options])
     assert answer.exit_code == 0, answer.output
     assert "2 photographs of 'val'" in answer.output
     header, _, figures = answer.output.splitlines()[-3:]
     assert header.split()[: len(photos.SHOWN)] == list(photos.SHOWN) and "CPU time" in header
     assert all(0 <= float(figure) <= 1 for figure in figures.split()[:4])
+    [row] = Results.read(photos.RESULTS).rows
+    assert (row.label, row.phase) == ("two, greedy", "val") and "cores" in row.machine
+    assert [f"{row.values[name]:.3f}" for name in ("CIDEr", "METEOR")] == [
+        figures.split()[photos.SHOWN.index(name)] for name in ("CIDEr", "METEOR")
+    ]
     lines = [json.loads(line) for line in kept.read_text().splitlines()]
     assert [Path(line["image"]).name for line in lines] == ["a.jpg", "b.jpg"]
     assert photos.read_captions(kept) == {line["image"]: line["caption"] for line in lines}
