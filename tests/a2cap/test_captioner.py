@@ -85,8 +85,8 @@ def detector(model, tmp_path_factory):
 
 @pytest.mark.parametrize("batch_size", some_quick((1, 3, 16), 3))
 def test_batches_equal_single_images(captioner, experiment, images, batch_size):
-    given = read_instances(experiment.scenes / "instances.json")
-    boxes = [given[image_id(path.name)].boxes for path in images]
+    boxes_of_images = read_instances(experiment.scenes / "instances.json")
+    boxes = [boxes_of_images[image_id(path.name)].boxes for path in images]
     many = list(captioner.many(images, boxes=boxes, batch_size=batch_size))
     for path, own, batched in zip(images, boxes, many, strict=True):
         single = captioner(path, boxes=own)

@@ -311,8 +311,8 @@ PRESETS = {
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets_differ_from_a2_gate_only_in_the_listed_fields(name):
-    gated, own = (plain_values(load_config(CONFIGS / f"{stem}.yaml")) for stem in ("a2-gate", name))
-    assert {field: own[field] for field in own if own[field] != gated[field]} == PRESETS[name]
+    gate, preset = (plain_values(load_config(CONFIGS / f"{n}.yaml")) for n in ("a2-gate", name))
+    assert {field: v for field, v in preset.items() if v != gate[field]} == PRESETS[name]
 
 
 def test_a2_gate_is_the_defaults_except_for_its_paths():
@@ -331,8 +331,8 @@ def test_a_recipe_gives_the_fields_that_are_not_set(kind, optim, tmp_path):
     options = [f"model.kind={kind}", f"train.optim={optim}"]
     config = load_config(None, [*options, "train.seed=7"])
     for section, fields in KINDS[kind].settings.recipes[optim].items():
-        own = getattr(config, section)
-        assert {name: getattr(own, name) for name in fields} == fields
+        values = getattr(config, section)
+        assert {name: getattr(values, name) for name in fields} == fields
     assert config.train.seed == 7
     config_file.write_text(config.to_yaml())
     assert load_config(config_file) == config

@@ -71,8 +71,8 @@ def assert_captions(done, folder, monkeypatch, caplog):
     """Assert that the demo's captioner captions an image of the test and draws its attention."""
     monkeypatch.chdir(folder)
     caplog.clear()
-    named = ["--model", str(done.captioner), "--figure", "attention.png"]
-    assert a2("caption", done.image, *named, code=0).stdout.startswith(f"{done.image}: ")
+    options = ["--model", str(done.captioner), "--figure", "attention.png"]
+    assert a2("caption", done.image, *options, code=0).stdout.startswith(f"{done.image}: ")
     assert caplog.messages == [
         "the captioner was trained on drawings of a2 scenes; its captions of photographs mean "
         "nothing"

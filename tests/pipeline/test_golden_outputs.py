@@ -91,7 +91,7 @@ def write_data(folder):
 def _write_labels(folder, annotations):
     """Write the boxes with their side as class and their image's colour as attribute."""
     sides, colours = (20, 30, 60), list(COLOURS)
-    named = [
+    labelled = [
         {
             **annotation,
             "category_id": sides.index(annotation["bbox"][2]),
@@ -102,7 +102,7 @@ def _write_labels(folder, annotations):
     images = range(1, len(SPLITS) + 1)
     labels = {
         "images": [{"id": n, "file_name": f"{n}.png", "width": 64, "height": 64} for n in images],
-        "annotations": named,
+        "annotations": labelled,
         "categories": [{"id": n, "name": f"{side} wide"} for n, side in enumerate(sides)],
         "attributes": [{"id": n, "name": name} for n, name in enumerate(colours)],
     }

@@ -43,13 +43,13 @@ KINDS = [
 def own_ids(kind, numbers):
     """Return an id for each number, as an annotation tool gives them."""
     shuffled = random.Random(3).sample(numbers, len(numbers))
-    given = {
+    ids_of_kind = {
         "equal": numbers,
         "permuted": shuffled,
         "large": [2**31 + number for number in shuffled],
         "text": [f"img_{number}" for number in shuffled],
     }
-    return given[kind]
+    return ids_of_kind[kind]
 
 
 @dataclass(frozen=True)
@@ -66,14 +66,14 @@ class Data:
 
     @property
     def overrides(self):
-        named = {
+        files = {
             "images": self.folder / "images",
             "annotations": self.annotations,
             "split_list": self.folder / "splits.json",
             "features": self.folder / "theirs.tsv",
             "instances": self.folder / "instances.json",
         }
-        paths = [override(f"data.{name}", path) for name, path in named.items()]
+        paths = [override(f"data.{name}", path) for name, path in files.items()]
         return [*paths, "extract.weights=null", "train.epochs=1", "evaluate.beam_size=1"]
 
 

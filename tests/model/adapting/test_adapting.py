@@ -104,11 +104,11 @@ def test_attention_of_a_beam_is_that_of_its_tokens(name):
     """Recorded while beams are reordered, and in one pass over the tokens of the best."""
     model = build(name)
     layers = adapt_layers(model, GATE)
-    given = inputs(name)
-    captions = generate_captions(model, layers, given, **LENGTH, num_beams=4)
+    batch_of_images = inputs(name)
+    captions = generate_captions(model, layers, batch_of_images, **LENGTH, num_beams=4)
     for image, [caption] in enumerate(captions):
         tokens = torch.tensor([[1, *caption.tokens]])
-        batch = {key: values[image : image + 1] for key, values in given.items()}
+        batch = {key: values[image : image + 1] for key, values in batch_of_images.items()}
         text = {"input_ids" if name == "blip" else "decoder_input_ids": tokens}
         with recording() as recorded, torch.no_grad():
             log_probs = model(**batch, **text).logits.log_softmax(-1)
@@ -129,15 +129,15 @@ def test_attention_of_a_beam_is_that_of_its_tokens(name):
 def test_words_of_blip2_see_the_image_through_the_queries():
     model = build("blip2_opt")
     layers = adapt_layers(model, NONE)
-    given = inputs("blip2_opt", images=1)
-    [[caption]] = generate_captions(model, layers, given, **LENGTH)
+    batch_of_images = inputs("blip2_opt", images=1)
+    [[caption]] = generate_captions(model, layers, batch_of_images, **LENGTH)
     # independent: attention of the eager language model, times that of the Q-Former
     model.set_attn_implementation("eager")
-    tokens = torch.cat((given["input_ids"], torch.tensor([caption.tokens])), dim=1)
-    plain = {**given, "input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
+    tokens = torch.cat((batch_of_images["input_ids"], torch.tensor([caption.tokens])), dim=1)
+    plain = {**batch_of_images, "input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
     with torch.no_grad(), recording() as recorded:
         states = model(**plain, output_attentions=True).language_model_outputs.attentions
-    first = given["input_ids"].shape[1] - 1
+    first = batch_of_images["input_ids"].shape[1] - 1
     share = torch.stack(states).mean(dim=(0, 2))[0, first : first + len(caption.tokens), :3]
     share = share / share.sum(dim=1, keepdim=True)
     of_queries = torch.stack([recorded.layers[i][0].original[0] for i in layers.images])

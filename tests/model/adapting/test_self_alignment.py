@@ -53,12 +53,12 @@ def open_masks(model):
 @EACH
 def test_masks_that_change_nothing_leave_logits_and_captions_bit_for_bit(name, interface):
     small = build(name)
-    model, given = small.model, inputs(small, IMAGES)
+    model, prompts = small.model, inputs(small, IMAGES)
     batch, _ = teacher(small, IMAGES)
     if name != "git":  # which has no other
         model.set_attn_implementation(interface)
     before = logits(model, batch)
-    words = {beams: model.generate(**given, **LENGTH, num_beams=beams) for beams in (1, 2)}
+    words = {beams: model.generate(**prompts, **LENGTH, num_beams=beams) for beams in (1, 2)}
     # the decay begins with the attention itself; max pooling with m = 1 has it; eta may be 0
     for fusion, beams in (("decay", 2), ("max", 2), ("moving", 2), ("none", 2), ("none", 1)):
         layers = adapt_layers(model, AlignmentConfig(fusion=fusion, moving_rate=0))
@@ -68,8 +68,8 @@ def test_masks_that_change_nothing_leave_logits_and_captions_bit_for_bit(name, i
         assert torch.equal(logits(model, batch), before)
         with recording():
             assert torch.equal(logits(model, batch), before)
-        captions = generate_captions(model, layers, given, **LENGTH, num_beams=beams)
-        assert torch.equal(model.generate(**given, **LENGTH, num_beams=beams), words[beams])
+        captions = generate_captions(model, layers, prompts, **LENGTH, num_beams=beams)
+        assert torch.equal(model.generate(**prompts, **LENGTH, num_beams=beams), words[beams])
         for row, [caption] in zip(words[beams].tolist(), captions, strict=True):
             last = row[-LENGTH["max_new_tokens"] :]
             assert list(caption.tokens) == [token for token in last if token not in (0, 1, 2)]
@@ -80,16 +80,16 @@ def test_masks_that_change_nothing_leave_logits_and_captions_bit_for_bit(name, i
 @EACH
 def test_recorded_attention_is_that_of_the_eager_model_to_the_image(name):
     small = build(name)
-    model, given = small.model, inputs(small, IMAGES)
+    model, prompts = small.model, inputs(small, IMAGES)
     model.set_attn_implementation("eager")
     asked = {"output_attentions": True, "return_dict_in_generate": True}
     with torch.no_grad():
-        output = model.generate(**given, **LENGTH, **asked)
+        output = model.generate(**prompts, **LENGTH, **asked)
     if name != "git":
         model.set_attn_implementation("sdpa")
     layers = adapt_layers(model, NONE)
-    captions = generate_captions(model, layers, given, **LENGTH)
-    columns = image_columns(model, given)
+    captions = generate_captions(model, layers, prompts, **LENGTH)
+    columns = image_columns(model, prompts)
     for image, [caption] in enumerate(captions):
         assert len(columns[image]) > 8
         for number, step in enumerate(caption.steps):
@@ -134,9 +134,9 @@ def test_captions_and_attention_are_the_same_without_a_cache_in_beams_and_alone(
 def test_without_attention_nothing_is_recorded():
     small = build("llava")
     layers = adapt_layers(small.model, NONE)
-    given = inputs(small, IMAGES)
-    plain = generate_captions(small.model, layers, given, attention=False, **LENGTH)
-    shown = generate_captions(small.model, layers, given, **LENGTH)
+    prompts = inputs(small, IMAGES)
+    plain = generate_captions(small.model, layers, prompts, attention=False, **LENGTH)
+    shown = generate_captions(small.model, layers, prompts, **LENGTH)
     assert [caption.tokens for [caption] in plain] == [caption.tokens for [caption] in shown]
     assert all(caption.steps is None for [caption] in plain)
 

@@ -131,8 +131,8 @@ def test_reordered_rows_continue_their_source_row_and_the_old_state_stays(captio
     index = torch.tensor([1, 0, 2, 2, 5, 4])
     crossed = captioner.step(torch.full((6,), 10), state.reorder(index)).log_probs
     assert_close(crossed, straight[index])
-    some = state.select(torch.tensor([0, 2]))
-    assert_close(captioner.step(torch.full((4,), 10), some).log_probs, straight[[0, 1, 4, 5]])
+    kept_state = state.select(torch.tensor([0, 2]))
+    assert_close(captioner.step(torch.full((4,), 10), kept_state).log_probs, straight[[0, 1, 4, 5]])
     assert torch.equal(captioner.step(torch.full((6,), 10), state).log_probs, straight)
 
 
@@ -148,8 +148,8 @@ def test_a_batch_equals_single_images_in_both_passes(captioner, images):
 
 
 def test_standardised_features_have_mean_0_and_deviation_1(kind, images):
-    given = images.features[images.region_mask]
-    features = (100 + 7 * given, 100 + 7 * images.features)
+    regions = images.features[images.region_mask]
+    features = (100 + 7 * regions, 100 + 7 * images.features)
     captioner = make(kind, standardise=True)
     captioner.standardisation.measure(iter([features[0][:2], features[0][2:]]))
     standard = captioner.standardisation(features[0])
@@ -188,10 +188,10 @@ def test_the_order_of_regions_matters_unless_they_are_stated_to_be_a_set(
     assert made.regions_are_a_set == is_set
     tokens = decoder_input(images.captions, bos=1)[:1]
     rows = (images.features[:1], images.boxes[:1], images.region_mask[:1])
-    given, reversed_rows = (
+    log_probs, reversed_log_probs = (
         made(made.encode(*regions), tokens) for regions in (rows, [row.flip(1) for row in rows])
     )
-    assert torch.allclose(given, reversed_rows, rtol=0, atol=1e-10) == is_set
+    assert torch.allclose(log_probs, reversed_log_probs, rtol=0, atol=1e-10) == is_set
 
 
 def test_padding_to_a_common_shape_changes_neither_losses_nor_gradients(captioner, images):

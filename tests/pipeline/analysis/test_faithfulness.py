@@ -194,13 +194,13 @@ def test_the_command_analyses_an_experiment_and_a_folder_of_trainings(experiment
 
 
 def test_a_path_without_a_training_is_rejected(tmp_path):
-    named = 'name a result of "a2 train", a folder of them, or the YAML file of an experiment'
+    remedy = 'name a result of "a2 train", a folder of them, or the YAML file of an experiment'
     for path, problem in (
         (tmp_path, "no finished training in"),
         (tmp_path / "none", "no such folder or file:"),
     ):
         answer = a2("analyze", path, "--output", tmp_path / "out", code=1)
-        assert answer.stderr == f"a2: {problem} {str(path)!r}; {named}\n"
+        assert answer.stderr == f"a2: {problem} {str(path)!r}; {remedy}\n"
 
 
 def test_a_training_without_its_features_is_rejected(run, tmp_path):

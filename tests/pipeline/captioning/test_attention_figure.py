@@ -68,8 +68,8 @@ def test_each_word_has_its_original_above_its_aligned_attention():
         word for n in range(7) for word in (f"w{n}", "")
     ]
     assert [axes.get_xlabel() for axes in panels[:2]] == ["spread evenly", "1.6 × even, gate 0.25"]
-    named = [axes.get_ylabel() for axes in panels if axes.get_ylabel()]
-    assert named == ["original", "aligned"] * 2  # a line of six words, and one of one
+    labels = [axes.get_ylabel() for axes in panels if axes.get_ylabel()]
+    assert labels == ["original", "aligned"] * 2  # a line of six words, and one of one
     for original, aligned in zip(panels[::2], panels[1::2], strict=True):
         above, below = (axes.get_subplotspec() for axes in (original, aligned))
         assert below.rowspan.start == above.rowspan.start + 1

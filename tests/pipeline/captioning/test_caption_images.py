@@ -41,9 +41,11 @@ def model(experiment, tmp_path):
 
 
 def caption(images, *, model, boxes, beam_size=2, **how):
-    named = map(NamedImage, images)
+    photos = map(NamedImage, images)
     decoding = CaptioningConfig(beam_size=beam_size)
-    pairs = caption_files(named, models=[model], boxes=boxes, decoding=decoding, runtime=CPU, **how)
+    pairs = caption_files(
+        photos, models=[model], boxes=boxes, decoding=decoding, runtime=CPU, **how
+    )
     return [(image.path, captioned) for image, captioned in pairs]
 
 
@@ -63,8 +65,8 @@ def a2_words(experiment, model, boxes):
     """Return a function that runs the command with the experiment's model and boxes."""
 
     def run(*arguments, **given):
-        named = ("--model", model, "--boxes", boxes, "--beam-size", 2)
-        return a2_caption(*arguments, *named, **given)
+        options = ("--model", model, "--boxes", boxes, "--beam-size", 2)
+        return a2_caption(*arguments, *options, **given)
 
     return run
 
@@ -159,9 +161,9 @@ def test_group_sizes_grow_and_do_not_change_the_captions(experiment, model, boxe
 @pytest.mark.slow
 def test_each_caption_is_yielded_before_the_next_image_is_read(experiment, model, boxes):
     asked, images = [], list(evaluated(experiment))
-    named = (asked.append(path) or NamedImage(path) for path in images)
+    named_images = (asked.append(path) or NamedImage(path) for path in images)
     how = {"decoding": CaptioningConfig(beam_size=1), "runtime": CPU, "batch_size": 1}
-    for image, _ in caption_files(named, models=[model], boxes=boxes, **how):
+    for image, _ in caption_files(named_images, models=[model], boxes=boxes, **how):
         assert asked == images[: len(asked)]
         assert image.path == asked[-1]
 
@@ -201,9 +203,9 @@ def test_a_closed_output_pipe_ends_the_command_without_an_error(experiment, mode
     reading, writing = os.pipe()
     os.close(reading)
     command = [sys.executable, "-m", "a2cap.pipeline", "caption", str(image)]
-    named = ["--model", str(model), "--boxes", str(boxes)]
+    words = ["--model", str(model), "--boxes", str(boxes)]
     with os.fdopen(writing, "wb") as pipe:
-        ended = subprocess.run([*command, *named], stdout=pipe, stderr=subprocess.PIPE, check=False)
+        ended = subprocess.run([*command, *words], stdout=pipe, stderr=subprocess.PIPE, check=False)
     assert ended.returncode == 1
     assert ended.stderr.decode() == (
         "the captioner was trained on drawings of a2 scenes; its captions of photographs mean "

@@ -34,8 +34,8 @@ def images_and_weights(experiment, tmp_path):
             experiment.scenes / "images" / f"{number:012d}.jpg", images / f"scene {number}.jpg"
         )
     weights = experiment.weights
-    named = settings(override("extract.weights", weights), *SMALL_DETECTION)
-    return ["--images", images, "--artifacts", tmp_path / "artifacts", *named]
+    weights_options = settings(override("extract.weights", weights), *SMALL_DETECTION)
+    return ["--images", images, "--artifacts", tmp_path / "artifacts", *weights_options]
 
 
 @pytest.mark.slow

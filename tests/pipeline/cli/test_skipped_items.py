@@ -63,11 +63,11 @@ def test_too_many_bad_images_stop_extraction(experiment, damaged):
     for name in lost:
         (scenes / "images" / f"{name}.jpg").unlink()
     answer = a2("extract", "-c", experiment.config_file, "--artifacts", artifacts, *overrides)
-    named = ", ".join(f"{name!r} (image file not found)" for name in lost[:5])
+    reasons = ", ".join(f"{name!r} (image file not found)" for name in lost[:5])
     assert answer.exit_code == 1
     assert answer.stderr == (
         "a2: 11 of 40 images cannot be used, at most 2 may be left out: "
-        f"{named}, …; fix or remove them\n"
+        f"{reasons}, …; fix or remove them\n"
     )
     assert not (artifacts / "extract").exists()  # found before any work
 

@@ -41,8 +41,8 @@ def opened(experiment, tmp_path):
 
     def start(features, *overrides):
         sizes = override("data.sizes", experiment.scenes / "instances.json")
-        named = (override("data.features", features), sizes, *WITHOUT_IMAGES, *overrides)
-        return experiment.open(*named, artifacts=tmp_path / "artifacts")
+        changes = (override("data.features", features), sizes, *WITHOUT_IMAGES, *overrides)
+        return experiment.open(*changes, artifacts=tmp_path / "artifacts")
 
     return start
 
@@ -102,8 +102,8 @@ def test_a_captioner_is_trained_and_evaluated_without_images(
 
 def test_the_result_of_extract_is_linked_with_its_extractor(opened, experiment, tmp_path):
     made = experiment.directory("extract")
-    for named in (made, made / "features.lmdb"):
-        folder = opened(named).run("extract").directory
+    for path in (made, made / "features.lmdb"):
+        folder = opened(path).run("extract").directory
         for name in ("features.lmdb/00000/data.mdb", "extractor.json", "weights.safetensors"):
             assert (folder / name).samefile(made / name)
         shutil.rmtree(folder.parent)
@@ -175,9 +175,9 @@ def test_unusable_features_are_named_before_any_work(opened, tmp_path, content, 
 
 
 def test_imported_features_are_not_extracted_in_shards(experiment, features, tmp_path):
-    named = settings(override("data.features", features("caffe")), *WITHOUT_IMAGES)
+    import_options = settings(override("data.features", features("caffe")), *WITHOUT_IMAGES)
     options = ("-c", experiment.config_file, "--artifacts", tmp_path / "artifacts")
-    answer = a2("extract", *options, *named, "--shard", "0/2")
+    answer = a2("extract", *options, *import_options, "--shard", "0/2")
     assert answer.stderr == "a2: stage extract cannot run in shards; run it without --shard\n"
 
 
@@ -210,8 +210,8 @@ def test_the_key_depends_on_content_and_annotated_images_alone(opened, features,
 
 @pytest.mark.slow
 def test_sizes_are_requested_for_formats_without_them(experiment, features, tmp_path):
-    named = override("data.features", features("milvlg"))
-    opened = experiment.open(named, *WITHOUT_IMAGES, artifacts=tmp_path / "artifacts")
+    features_file = override("data.features", features("milvlg"))
+    opened = experiment.open(features_file, *WITHOUT_IMAGES, artifacts=tmp_path / "artifacts")
     assert opened.run("extract").manifest.skipped == ()
     without = override("data.features", features("m2"))
     [problem] = problems(experiment.open(without, *WITHOUT_IMAGES), "extract")

@@ -458,9 +458,9 @@ def test_checkpoints_of_a_detector_must_fit(labelled, tmp_path, monkeypatch):
 
 
 def test_a_detector_s_training_is_not_a_stage_of_the_experiment(experiment, labelled, new):
-    own = experiment.open().names
+    stages = experiment.open().names
     labels = override("detector.labels", labelled.folder / "train" / "instances.json")
-    assert new().shown == new().names == own
-    assert new(labels).shown == ["train-detector", *own]
-    assert new(labels).names == own
+    assert new().shown == new().names == stages
+    assert new(labels).shown == ["train-detector", *stages]
+    assert new(labels).names == stages
     assert new(labels, "data.images=null", "data.annotations=null").shown == ["train-detector"]

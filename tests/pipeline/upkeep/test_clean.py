@@ -52,8 +52,8 @@ def copy(experiment, tmp_path):
 
 def test_results_of_other_settings_are_listed_with_the_difference_and_their_readers(copy):
     why = "evaluate.beam_size 2 -> 3; evaluate.split 'test' -> 'val'"
-    others = ("evaluate.beam_size=3", "evaluate.split=val")
-    assert copy.kinds(*others) == {copy.name("evaluate"): ("result", why)}
+    changes = ("evaluate.beam_size=3", "evaluate.split=val")
+    assert copy.kinds(*changes) == {copy.name("evaluate"): ("result", why)}
     read = f"extract.dtype 'float16' -> 'float32'; read by {copy.name('evaluate')}"
     assert copy.kinds("extract.dtype=float32")[copy.name("extract")] == ("result", read)
 
@@ -129,10 +129,10 @@ def test_with_yes_only_leftovers_are_deleted(copy):
     partial = copy.unfinish("train-xe")
     trained = shutil.copytree(partial, partial.with_name("0123456789ab"))
     left_over = shutil.copytree(trained, trained.with_name("0123456789ab.removed"))
-    others = copy.left() - {copy.name(left_over)}
+    kept = copy.left() - {copy.name(left_over)}
     for settings in ([], ["--set", "train.seed=1"], ["--set", "extract.dtype=float32"]):
         copy.a2("clean", "--yes", *settings, code=0)
-        assert copy.left() == others
+        assert copy.left() == kept
     copy.a2("clean", "--set", "train.seed=1", partial, trained, code=0)
     assert not partial.exists() and not trained.exists()
 
@@ -364,13 +364,13 @@ def test_the_command_makes_no_folder_of_a_mistyped_name(tmp_path):
 
 
 def test_the_command_deletes_only_the_named_item_with_its_locks(copy):
-    others = copy.left() - {copy.name(final := copy.directory("evaluate"))}
+    kept = copy.left() - {copy.name(final := copy.directory("evaluate"))}
     size = f"{size_of(final) / 1000:.3g} kB"
     for lock in ("lock", "holder.json", "shards.lock"):
         (StagePaths(final, shared=True).lock.parent / f"{final.name}.{lock}").touch()
     answer = copy.a2("clean", "--set", "evaluate.beam_size=3", final, code=0)
     assert answer.stdout == f"deleted {final}: {size}\n"
-    assert copy.left() == others
+    assert copy.left() == kept
     assert not list((copy.artifacts / ".locks").rglob(f"{final.name}*"))
     assert not any(verified.damages for verified in verify(copy.artifacts, data=True))
 

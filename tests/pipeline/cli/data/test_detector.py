@@ -71,8 +71,8 @@ def test_training_prints_the_metrics_and_the_path_of_the_weights(trained):
         f"recall of 100 proposals  {recall['100']:.4f}",
     ]
     worst = sorted((value, name) for name, value in figures["AP50_of_class"].items())
-    named = ", ".join(f"{name} {value:.3f}" for value, name in worst[:5])
-    assert lines[6:] == [f"lowest AP50: {named}", "on 6 images"]
+    classes = ", ".join(f"{name} {value:.3f}" for value, name in worst[:5])
+    assert lines[6:] == [f"lowest AP50: {classes}", "on 6 images"]
     assert last == f"weights: {trained.weights}"
 
 
