@@ -86,11 +86,11 @@ class Caption(CaptionedImage):
         """Return the image with its captions, as a notebook shows it."""
         image = Image.fromarray(np.ascontiguousarray(self.pixels))
         image.thumbnail((_SHOWN_SIDE, _SHOWN_SIDE))
-        first, *others = (
+        first, *alternatives = (
             f"{escape(beam.caption) or '(no words)'} <small>{beam.score:.2f}</small>"
             for beam in self.beams
         )
-        rest = "".join(f"<div>{text}</div>" for text in others)
+        rest = "".join(f"<div>{text}</div>" for text in alternatives)
         return (
             '<figure style="margin:0"><img alt="" style="max-width:100%" '
             f'src="{data_uri(image, quality=85)}">'

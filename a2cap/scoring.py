@@ -84,12 +84,12 @@ def _by_image(captions: Captions, references: References) -> tuple[dict[Any, str
             "captions and references are of different kinds: a mapping and a sequence; give two "
             "mappings by image id, or two sequences"
         )
-    own, other = (m if isinstance(m, dict) else dict(enumerate(m)) for m in mapped)
+    captions_of, texts_of = (m if isinstance(m, dict) else dict(enumerate(m)) for m in mapped)
     if not isinstance(mapped[0], dict):
-        own = {str(number): text for number, text in own.items()}
-    names = {str(name): name for name in own}  # 49 and "49" are one image
-    by_name = {names.get(str(name), name): _group(name, texts) for name, texts in other.items()}
-    return {name: _caption(name, text) for name, text in own.items()}, by_name
+        captions_of = {str(number): text for number, text in captions_of.items()}
+    names = {str(name): name for name in captions_of}  # 49 and "49" are one image
+    by_name = {names.get(str(name), name): _group(name, texts) for name, texts in texts_of.items()}
+    return {name: _caption(name, text) for name, text in captions_of.items()}, by_name
 
 
 def _mapped(values: object, what: str) -> dict[Any, Any] | list[Any]:

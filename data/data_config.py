@@ -92,9 +92,9 @@ class DataConfig(Section):
         """What a bare number names, if it may be a file and an id of the annotations."""
         return None if self.ids == "path" else self.ids
 
-    def identities(self, own: Iterable[tuple[str, Key | None]]) -> Identities:
+    def identities(self, pairs: Iterable[tuple[str, Key | None]]) -> Identities:
         """Link ids of files with those of the annotations, None for an image without one."""
-        return Identities(own, numbers=self.numbers, rule=self.id_rule)
+        return Identities(pairs, numbers=self.numbers, rule=self.id_rule)
 
     @model_validator(mode="after")
     def _no_other_ids(self) -> Self:

@@ -144,12 +144,12 @@ class KeyReader:
         annotated = identities.annotation_reading(key)
         if file == annotated:
             return file
-        own = identities.own.get(file or "")
-        fits_both = own is not None and annotated is not None
+        annotation_id = identities.own.get(file or "")
+        fits_both = annotation_id is not None and annotated is not None
         if fits_both and (self._numbers or self._prefer) is None:
             raise AmbiguousIdError(
                 f"{self._what} name an image {key!r}, which the annotations give to the file "
-                f"{annotated!r}, while the file {file!r} has id {own!r}; {self._remedy}"
+                f"{annotated!r}, while the file {file!r} has id {annotation_id!r}; {self._remedy}"
             )
         reading = self._numbers or (self._prefer if fits_both else None)
         reading = reading or ("number" if annotated is None else "annotation")
@@ -202,14 +202,14 @@ def identify(
     Raises InputError if neither tells the images apart.
     """
     files = [_file_id(file, rule) for file, _ in images]
-    named = [file for file in files if file is not None]
-    if len({*named}) == len(images):
-        owned = zip(named, (own for _, own in images), strict=True)
-        return named, Identities(owned, numbers=numbers, rule=rule)
-    keys = [normal_key(own) for _, own in images if own is not None]
+    stated_files = [file for file in files if file is not None]
+    if len({*stated_files}) == len(images):
+        owned = zip(stated_files, (key for _, key in images), strict=True)
+        return stated_files, Identities(owned, numbers=numbers, rule=rule)
+    keys = [normal_key(key) for _, key in images if key is not None]
     if len({*keys}) < len(images):
         raise InputError(
-            f"{len(images):,} images have {len({*named}):,} different file names and "
+            f"{len(images):,} images have {len({*stated_files}):,} different file names and "
             f"{len({*keys}):,} different ids; give each image its own id"
         )
     return keys, Identities()

@@ -105,9 +105,9 @@ def find_images(folder: Path, rule: IdRule = "number") -> dict[str, Path]:
         paths_of.setdefault(image_id(relative.as_posix(), rule), []).append(relative)
     shared = [paths for paths in paths_of.values() if len(paths) > 1]
     if shared:
-        named = [" and ".join(repr(str(path)) for path in paths) for paths in shared]
+        groups = [" and ".join(repr(str(path)) for path in paths) for paths in shared]
         raise InputError(
-            f"images of {str(folder)!r} share an id: {sample_ids(named, _NAMED_TOGETHER)}; remove "
+            f"images of {str(folder)!r} share an id: {sample_ids(groups, _NAMED_TOGETHER)}; remove "
             "all but one, rename them, for example to cats-001.jpg, or set data.ids=path: a number "
             "is the id alone"
         )

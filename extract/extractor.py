@@ -149,10 +149,10 @@ class Extractor:
         """Start some of the images together, or halves of them where memory does not suffice."""
         half = len(indices) // 2
         if len(indices) <= self._together:
-            chosen = [images[index] for index in indices]
-            given = [np.asarray(b, np.float32) for i in indices if (b := boxes[i]) is not None]
+            batch = [images[index] for index in indices]
+            regions = [np.asarray(b, np.float32) for i in indices if (b := boxes[i]) is not None]
             try:
-                started = self._extract(chosen, given) if given else self._detect_many(chosen)
+                started = self._extract(batch, regions) if regions else self._detect_many(batch)
                 return [(indices, started)]
             except torch.cuda.OutOfMemoryError:
                 if half == 0:
@@ -190,8 +190,8 @@ class Extractor:
         other images; with `mixed`, images of one size pass it together.
         """
         is_mixed = self.config.precision == "mixed"
-        every = range(len(images))
-        batches = batches_of_one_size(dict(enumerate(images))) if is_mixed else ([i] for i in every)
+        rows = range(len(images))
+        batches = batches_of_one_size(dict(enumerate(images))) if is_mixed else ([i] for i in rows)
         scaled: list[Tensor] = []
         order: list[int] = []
         sizes: list[ScaledSize] = []
@@ -222,7 +222,7 @@ class Extractor:
                     of_image[index] = self._unpacked(array[:count], images[index])
                 else:
                     of_image[index] = self._detect(images[index])
-            return [of_image[index] for index in every]
+            return [of_image[index] for index in rows]
 
         return finish
 

@@ -74,13 +74,13 @@ class ExtractorRecord(BaseModel):
         if device.type == "cpu":
             # one thread and several differ in the last digits, boxes by some 1e-4 pixels
             libraries["threads"] = str(get_num_threads())
-        own = {
+        recorded = {
             "weights_sha256": sha256_of(weights),
             "config": config.model_copy(update={"weights": None}),
             "code_version": CODE_VERSION,
             "libraries": libraries,
         }
-        return cls.model_validate(own | facts)
+        return cls.model_validate(recorded | facts)
 
     def require_weights(self, path: Path) -> None:
         """Raise InputError if a file does not contain the recorded weights."""

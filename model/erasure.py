@@ -292,16 +292,16 @@ def erase_regions(
         meter.measure(log_probs_of, parts)
 
 
-def _distinct(wanted: Tensor) -> tuple[Tensor, Tensor]:
+def _distinct(subset_masks: Tensor) -> tuple[Tensor, Tensor]:
     """Return the distinct subsets (S, R) and the position of each wanted one, (..., R) -> (...).
 
     The last one is that of all regions. With few regions they are all `subsets`, which is faster
     than to find the distinct ones, and what Shapley values need.
     """
-    regions = wanted.shape[-1]
+    regions = subset_masks.shape[-1]
     if regions <= EXACT_REGIONS:
-        bits = 1 << torch.arange(regions, device=wanted.device)
-        return subsets(regions).to(wanted.device), (wanted * bits).sum(dim=-1) - 1
-    rows = torch.cat((wanted.flatten(0, -2), wanted.new_ones(1, regions)))
+        bits = 1 << torch.arange(regions, device=subset_masks.device)
+        return subsets(regions).to(subset_masks.device), (subset_masks * bits).sum(dim=-1) - 1
+    rows = torch.cat((subset_masks.flatten(0, -2), subset_masks.new_ones(1, regions)))
     kept, index = torch.unique(rows, dim=0, return_inverse=True)  # sorted, so that all True is last
-    return kept, index[:-1].view(wanted.shape[:-1])
+    return kept, index[:-1].view(subset_masks.shape[:-1])

@@ -176,8 +176,8 @@ def load_named_config(path: Path | None, overrides: Sequence[Override]) -> Confi
     config = load_config(path, overrides)
     if path is None or config.runtime.name is not None:
         return config
-    named = config.runtime.model_copy(update={"name": path.stem})
-    return config.model_copy(update={"runtime": named})
+    runtime = config.runtime.model_copy(update={"name": path.stem})
+    return config.model_copy(update={"runtime": runtime})
 
 
 def config_from(sections: Mapping[str, object]) -> Config:

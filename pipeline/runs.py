@@ -156,18 +156,18 @@ def read_runs(artifacts: Path) -> list[RunResult]:
     return sorted(runs, key=lambda run: (-run.date, run.folder))
 
 
-def find_result(named: Path, part: Part) -> Path:
+def find_result(place: Path, part: Part) -> Path:
     """Return the folder of the training or the evaluation that a user names.
 
-    named: the folder, a folder above it, or a path that ends in a name, the start of a key or
+    place: the folder, a folder above it, or a path that ends in a name, the start of a key or
     "latest", in the folder `artifacts` unless it names another one. Without any runs there, returns
-    `named` unchanged, but for "latest". Raises InputError, which lists the candidates, unless
+    `place` unchanged, but for "latest". Raises InputError, which lists the candidates, unless
     exactly one fits.
     """
-    if (named / _FILES[part]).is_file():
-        return named
-    above = named.is_dir() and not (named / MANIFEST).is_file()
-    folder = named if above else named.parent if named.parent != Path() else Path("artifacts")
+    if (place / _FILES[part]).is_file():
+        return place
+    above = place.is_dir() and not (place / MANIFEST).is_file()
+    folder = place if above else place.parent if place.parent != Path() else Path("artifacts")
     in_stage = folder.name in (*_TRAININGS, EVALUATE)
     runs = [
         run
@@ -177,13 +177,13 @@ def find_result(named: Path, part: Part) -> Path:
         and (output / _FILES[part]).is_file()
     ]
     if not runs:
-        if named.name == LATEST and not named.exists():
+        if place.name == LATEST and not place.exists():
             raise InputError(
                 f'no {part} in {str(folder)!r}: none is the latest; make one with "a2 run", or '
                 "name a folder"
             )
-        return named
-    name = folder.name if above else named.name
+        return place
+    name = folder.name if above else place.name
     if above:
         fitting = [
             run for run in runs if not in_stage or folder in [path.parent for path in run.folders]
@@ -197,7 +197,7 @@ def find_result(named: Path, part: Part) -> Path:
         return Path(folders[0])
     count = f"{len(folders)} {part}s fit" if folders else f"no {part} fits"
     lines = _candidates(fitting or runs, part)
-    raise InputError(f"{count} {str(named)!r}; name the key of one:{lines}")
+    raise InputError(f"{count} {str(place)!r}; name the key of one:{lines}")
 
 
 def differing_fields(runs: Sequence[RunResult]) -> list[str]:
@@ -225,9 +225,9 @@ def curve_of(evaluation: Path) -> LearningCurve | None:
     )
 
 
-def find_trainings(named: Iterable[Path]) -> tuple[Path, ...]:
+def find_trainings(paths: Iterable[Path]) -> tuple[Path, ...]:
     """Return the trainings that a user names, each a bundled one or by `find_result`."""
-    return tuple(bundled_folder(path) or find_result(path, "training") for path in named)
+    return tuple(bundled_folder(path) or find_result(path, "training") for path in paths)
 
 
 def title_of(folder: Path) -> str:

@@ -204,5 +204,5 @@ def _field(override: str) -> str:
 
 def described(overrides: Sequence[str]) -> str:
     """Return overrides as text, `fusion gate, lr 0.5`; "all" without any."""
-    named = (f"{_field(override)} {override.partition('=')[2]}" for override in overrides)
-    return ", ".join(named) or _ALL
+    assignments = (f"{_field(override)} {override.partition('=')[2]}" for override in overrides)
+    return ", ".join(assignments) or _ALL

@@ -66,16 +66,16 @@ def epoch_chunks(
     return [chunks[number] for number in np.argsort(draws, kind="stable")]
 
 
-def caption_choice(available: int, wanted: int, *, seed: int, epoch: int, index: int) -> list[int]:
-    """Draw `wanted` of the `available` captions of the image at `index` for one epoch.
+def caption_choice(available: int, count: int, *, seed: int, epoch: int, index: int) -> list[int]:
+    """Draw `count` of the `available` captions of the image at `index` for one epoch.
 
     Draws without replacement; if there are too few, every caption comes once and the rest is drawn
     with replacement. Both numbers are at least 1.
     """
     stream = _stream(seed, _CAPTIONS, epoch, index)
     order = np.argsort(stream.random_raw(available), kind="stable")
-    repeated = stream.random_raw(max(0, wanted - available)) % available
-    return [int(number) for number in (*order[:wanted], *repeated)]
+    repeated = stream.random_raw(max(0, count - available)) % available
+    return [int(number) for number in (*order[:count], *repeated)]
 
 
 def is_mirrored(*, seed: int, epoch: int, index: int) -> bool:

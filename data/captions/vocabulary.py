@@ -102,10 +102,10 @@ class Vocabulary:
             preset = text_member(document, "preset")
             if preset not in PRESETS:
                 raise BadItem(f"unknown preset {preset!r}")
-            named = document.get("tokenizer", "karpathy") if isinstance(document, dict) else None
-            tokenizer = next((rule for rule in TOKENIZERS if rule == named), None)
+            spelled = document.get("tokenizer", "karpathy") if isinstance(document, dict) else None
+            tokenizer = next((rule for rule in TOKENIZERS if rule == spelled), None)
             if tokenizer is None:
-                raise BadItem(f"unknown tokenizer {named!r}")
+                raise BadItem(f"unknown tokenizer {spelled!r}")
         except BadItem as error:
             raise InputError(
                 f'not a vocabulary: {str(path)!r} ({error}); run "a2 preprocess" again'

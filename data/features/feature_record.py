@@ -198,15 +198,15 @@ def _check_shapes(regions: Regions, image_id: str) -> None:
 
 def _check_values(regions: Regions, features: NDArray[np.generic], image_id: str) -> None:
     """Raise StoreError for values that are not finite; features: as they will be stored."""
-    named = {"box": regions.boxes, "score": regions.scores}
+    arrays = {"box": regions.boxes, "score": regions.scores}
     if regions.attribute_scores is not None:
-        named["attribute score"] = regions.attribute_scores
+        arrays["attribute score"] = regions.attribute_scores
     # integers are compared in a tenth of the time that isfinite takes in float16
     kind, magnitude, suspect = _SUSPECT[features.dtype.name]
     is_suspect = ((features.view(kind) & kind(magnitude)) >= suspect).any()
     if is_suspect:
-        named = {"feature": regions.features, **named}
-    for name, values in named.items():
+        arrays = {"feature": regions.features, **arrays}
+    for name, values in arrays.items():
         finite = np.isfinite(values)
         if not finite.all():
             raise StoreError(

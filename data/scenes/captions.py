@@ -190,16 +190,16 @@ def _fill_pattern(sentence: _Sentence, rng: np.random.Generator) -> SceneCaption
     return tuple(words)
 
 
-def _word(slot: str, named: dict[str, _Group]) -> SceneWord:
+def _word(slot: str, groups: dict[str, _Group]) -> SceneWord:
     """Return a literal word of the pattern, or a verb that agrees with its group."""
     if slot.startswith("{"):
         name, _, forms = slot.strip("{}").rpartition(":")
         singular, plural = forms.split("|")
-        return SceneWord(singular if len(named[name or "a"].members) == 1 else plural, ())
+        return SceneWord(singular if len(groups[name or "a"].members) == 1 else plural, ())
     if slot.startswith("*"):
-        return SceneWord(slot[1:], tuple(i for group in named.values() for i in group.members))
+        return SceneWord(slot[1:], tuple(i for group in groups.values() for i in group.members))
     if slot.startswith("^"):
-        return SceneWord(slot[1:], named["b"].members)
+        return SceneWord(slot[1:], groups["b"].members)
     return SceneWord(slot, ())
 
 

@@ -184,19 +184,19 @@ def _expression(slot: str) -> str:
 
 def _statements(kind: str, match: re.Match[str], objects: Objects) -> Iterator[Statement]:
     """Yield the judged statements of a sentence."""
-    named: dict[str, Objects] = {}
+    referents: dict[str, Objects] = {}
     for name in match.groupdict().keys() & {"a", "acounted", "b", "c"}:
-        judged, named[name[0]] = _judge_phrase(match, name, objects)
+        judged, referents[name[0]] = _judge_phrase(match, name, objects)
         yield from judged
     key = _positions(match, "key") if "key" in match.groupdict() else ()
     if "bcolour" in match.groupdict():
         colours = _positions(match, "bcolour")
-        part = [obj for obj in named["a"] if obj.colour == match["bcolour"]]
+        part = [obj for obj in referents["a"] if obj.colour == match["bcolour"]]
         if kind == "parts":
             count = _COUNT[match["bcount"]]
             yield Statement("count", _positions(match, "bcount"), len(part) == count)
         else:
-            extreme = _extreme(kind.removesuffix(" of"), named["a"])
+            extreme = _extreme(kind.removesuffix(" of"), referents["a"])
             yield Statement("comparison", key, bool(extreme))
             part = [obj for obj in part if obj in extreme]
         yield Statement("colour", colours, bool(part))
@@ -204,7 +204,7 @@ def _statements(kind: str, match: re.Match[str], objects: Objects) -> Iterator[S
         family = (
             "comparison" if kind in ("largest", "smallest", "larger", "smaller") else "relation"
         )
-        holds = all(named.values()) and _holds(kind, objects, **named)
+        holds = all(referents.values()) and _holds(kind, objects, **referents)
         yield Statement(family, key, holds)
 
 

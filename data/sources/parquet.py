@@ -155,7 +155,7 @@ class Table:
                     yield by_row.pop(row), error
 
     def rows(
-        self, columns: Sequence[str], wanted: Collection[int] | None = None
+        self, columns: Sequence[str], numbers: Collection[int] | None = None
     ) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield the number and the values of each row, or of those wanted.
 
@@ -166,10 +166,10 @@ class Table:
             row = 0
             for count, batches in contents.groups(columns):
                 end = row + count
-                if wanted is None or any(row <= number < end for number in wanted):
+                if numbers is None or any(row <= number < end for number in numbers):
                     values = (value for batch in batches() for value in batch)
                     for number, value in enumerate(values, start=row):
-                        if wanted is None or number in wanted:
+                        if numbers is None or number in numbers:
                             yield number, value
                 row = end
 

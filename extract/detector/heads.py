@@ -79,7 +79,7 @@ class RegionHeads(nn.Module):
         chunk: regions per pass. A distinct cell passes the first block once: its 1x1 convolutions,
         and each tap of the 3x3 one. For dilated bottlenecks.
         """
-        first, others = cast(ResidualBlock, self.res5[0]), self.res5[1:]
+        first, later_blocks = cast(ResidualBlock, self.res5[0]), self.res5[1:]
         convolution = first.conv2
 
         def enter(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -91,5 +91,5 @@ class RegionHeads(nn.Module):
         vectors = []
         for summed, shortcut in zip(sums, rest.regions(chunk), strict=True):
             x = first.added(convolution.of_sums(summed), shortcut)
-            vectors.append(others(x).mean(dim=(2, 3)))
+            vectors.append(later_blocks(x).mean(dim=(2, 3)))
         return torch.cat(vectors)

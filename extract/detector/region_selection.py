@@ -173,7 +173,7 @@ def surviving_confidence(
     ranking = candidates.masked_fill(~alive, -1).argsort(dim=1, descending=True, stable=True)
     # a region does not suppress itself
     itself = torch.eye(regions, dtype=torch.bool, device=overlapping.device)
-    others = (overlapping & ~itself).flatten(0, 1)  # -> (B * N, N)
+    suppressed = (overlapping & ~itself).flatten(0, 1)  # -> (B * N, N)
     first = torch.arange(images, device=ranking.device).repeat_interleave(classes)[:, None]
     rows = ranking + regions * first  # of `others`
     steps = regions if floor == 0 else int(alive.sum(dim=1).amax()) if len(alive) else 0
@@ -181,6 +181,6 @@ def surviving_confidence(
         # A region that is alive at its turn overlaps no higher-ranked one that is: it would be
         # suppressed. So only lower-ranked ones are suppressed now.
         is_alive = alive.gather(1, ranking[:, rank, None])
-        alive.masked_fill_(others.index_select(0, rows[:, rank]) & is_alive, value=False)
+        alive.masked_fill_(suppressed.index_select(0, rows[:, rank]) & is_alive, value=False)
     surviving = torch.where(alive, candidates, 0).view(images, classes, regions)
     return surviving.amax(dim=1) if classes else surviving.sum(dim=1)

@@ -56,13 +56,13 @@ def labelled_batch(
     are dropped. Raises InputError where an image is too thin.
     """
     blobs, sizes = scaled_batch(images, scale=meta.scale, meta=meta)
-    targets = [_targets(own, size) for own, size in zip(labels, sizes, strict=True)]
+    targets = [_targets(*image) for image in zip(labels, sizes, strict=True)]
     boxes, class_ids, attribute_ids, crowds = zip(*targets, strict=True)
     padded = torch.zeros(
         len(blobs), 3, *(max(blob.shape[axis] for blob in blobs) for axis in (1, 2))
     )
-    for own, blob in zip(padded, blobs, strict=True):
-        own[:, : blob.shape[1], : blob.shape[2]] = torch.from_numpy(blob)
+    for canvas, blob in zip(padded, blobs, strict=True):
+        canvas[:, : blob.shape[1], : blob.shape[2]] = torch.from_numpy(blob)
     return LabelledBatch(padded, tuple(sizes), boxes, class_ids, attribute_ids, crowds)
 
 

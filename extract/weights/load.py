@@ -157,12 +157,12 @@ def _differences(
     expected: Mapping[str, tuple[int, ...]], shapes: Mapping[str, tuple[int, ...]]
 ) -> str:
     wrong = (key for key in expected.keys() & shapes.keys() if expected[key] != shapes[key])
-    named = {
+    differences = {
         "missing": sorted(expected.keys() - shapes.keys()),
         "unexpected": sorted(shapes.keys() - expected.keys()),
         "of another shape": [f"{k} {shapes[k]} instead of {expected[k]}" for k in sorted(wrong)],
     }
-    return ", ".join(f"{word}: {' '.join(keys)}" for word, keys in named.items() if keys)
+    return ", ".join(f"{word}: {' '.join(keys)}" for word, keys in differences.items() if keys)
 
 
 def _load_public(path: Path, head: bytes) -> dict[str, Tensor]:

@@ -122,10 +122,10 @@ def load_torch_content(path: Path) -> object:
         with torch.serialization.safe_globals([*_NUMPY]):
             return cast(object, torch.load(path, map_location="cpu", weights_only=True))
     except (UnsafeError, pickle.UnpicklingError) as error:
-        named = str(error) if isinstance(error, UnsafeError) else "code"
+        reference = str(error) if isinstance(error, UnsafeError) else "code"
         raise WeightsError(
-            f"torch file {path.name!r} is unsafe: it refers to {named!r}, and nothing of it was "
-            "run; do not use this file"
+            f"torch file {path.name!r} is unsafe: it refers to {reference!r}, and nothing of it "
+            "was run; do not use this file"
         ) from error
     except Exception as error:  # damaged archives raise any built-in error
         reason = next(iter(str(error).splitlines()), type(error).__name__)

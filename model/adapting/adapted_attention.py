@@ -147,8 +147,8 @@ class AdaptedAttention(nn.Module):
     def running(self) -> Iterator[DecoderPass]:
         """Yield the pass that runs; the graph built in the block trains one side alone."""
         now = self.decoder_pass or DecoderPass(self.schedule_step)
-        others = caption_parameters(self) if now.perturbed else mask_parameters(self)
-        with frozen(self, others):
+        frozen_parameters = caption_parameters(self) if now.perturbed else mask_parameters(self)
+        with frozen(self, frozen_parameters):
             yield now
 
     def forward(

@@ -85,11 +85,11 @@ def _require_alignable(
     """Raise ModelError for an alignment that the model cannot have; count: of its layers."""
     if config.fusion == "none":
         return
-    name, named = type(model).__name__, config.aligned_layers
+    name, layers = type(model).__name__, config.aligned_layers
     kind = "cross" if is_cross else "self"
-    if named != "all" and max(named) > count:
+    if layers != "all" and max(layers) > count:
         raise ModelError(
-            f"aligned_layers names layer {max(named)}, {name} has {count} "
+            f"aligned_layers names layer {max(layers)}, {name} has {count} "
             f'{kind}-attentions to the image; choose "all" or layers from 1'
         )
 

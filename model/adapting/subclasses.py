@@ -30,8 +30,8 @@ class _Subclass(nn.Module):
             return plain
         inputs, name = read_inputs(self, super().forward, args, kwargs), self._mask_name
         assert isinstance(inputs, CrossInputs)
-        keys, given = inputs.regions.shape[1], kwargs.get(name)
-        mask = removal.mask(self.a2.layer, given, like=inputs.hidden, keys=keys, is_cross=True)
+        keys, padding = inputs.regions.shape[1], kwargs.get(name)
+        mask = removal.mask(self.a2.layer, padding, like=inputs.hidden, keys=keys, is_cross=True)
         states, weights = self._attend(*args, **{**kwargs, name: mask})
         nothing = self.out_proj.bias if hasattr(self, "out_proj") else states.new_zeros(1)
         return torch.where(removal.sees_nothing(mask)[:, 0], nothing, states), weights

@@ -30,8 +30,8 @@ class Locations(nn.Module):
             weights = weights.detach() / torch.empty_like(weights).exponential_()
         elif self.decode == "expectation":
             return None
-        chosen = functional.one_hot(weights.argmax(dim=-1), weights.shape[-1])
-        return chosen.to(weights.dtype)
+        one_hot = functional.one_hot(weights.argmax(dim=-1), weights.shape[-1])
+        return one_hot.to(weights.dtype)
 
 
 class LocationLosses(nn.Module):
@@ -69,10 +69,10 @@ class LocationLosses(nn.Module):
             baseline = self.moving * counts
             self.moving.mul_(_MOMENTUM).add_(reward.sum() / tokens, alpha=1 - _MOMENTUM)
         shape = (*is_token.shape, -1)  # (B, K, L, R)
-        weights, chosen = attention.used.reshape(shape), attention.chosen.reshape(shape)
+        weights, attended = attention.used.reshape(shape), attention.chosen.reshape(shape)
         # the smallest normal number keeps the gradient of a weight of 0 finite
         logs = weights.clamp(min=torch.finfo(weights.dtype).tiny).log()
-        location, entropy = ((chosen * logs).sum(dim=-1), -(weights * logs).sum(dim=-1))
+        location, entropy = ((attended * logs).sum(dim=-1), -(weights * logs).sum(dim=-1))
         score = ((reward - baseline)[..., None] * location * is_token).sum()
         return {
             "reinforce": -self.lambda_r * score / tokens,

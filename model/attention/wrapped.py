@@ -57,8 +57,8 @@ class AlignedMultiheadAttention(nn.Module):
         Returns the states (B, Q, D) and the attention before and after alignment.
         """
         is_perturbed = self.decoder_pass.perturbed
-        others = caption_parameters(self) if is_perturbed else mask_parameters(self)
-        with frozen(self, others):
+        frozen_parameters = caption_parameters(self) if is_perturbed else mask_parameters(self)
+        with frozen(self, frozen_parameters):
             # the loss of the perturbed pass must not reach an encoder outside of the pass
             regions = regions.detach() if is_perturbed else regions
             return self._attend(hidden, regions, region_mask)
@@ -113,9 +113,9 @@ def alignment_pass(
     before = [attention.decoder_pass for attention in wrapped]
     for attention in wrapped:
         attention.decoder_pass = DecoderPass(torch.tensor(step), perturbed=perturbed)
-    others = caption_parameters(captioner) if perturbed else mask_parameters(captioner)
+    frozen_parameters = caption_parameters(captioner) if perturbed else mask_parameters(captioner)
     try:
-        with frozen(captioner, others):
+        with frozen(captioner, frozen_parameters):
             yield
     finally:
         for attention, decoder_pass in zip(wrapped, before, strict=True):

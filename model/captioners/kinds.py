@@ -107,10 +107,10 @@ def _path_of(kind: str) -> str:
     declared = {point.name: point.value for point in entry_points(group=ENTRY_POINTS)}
     if kind in declared:
         return declared[kind]
-    known, kind = [*KINDS, *sorted(declared)], kind[:LONGEST]
-    nearest = get_close_matches(kind, known, n=1, cutoff=0.3) or known
+    kinds, kind = [*KINDS, *sorted(declared)], kind[:LONGEST]
+    nearest = get_close_matches(kind, kinds, n=1, cutoff=0.3) or kinds
     raise PlugInError(
-        f"unknown kind {kind!r}; did you mean {nearest[0]!r}? Kinds: {', '.join(known)}, or "
+        f"unknown kind {kind!r}; did you mean {nearest[0]!r}? Kinds: {', '.join(kinds)}, or "
         "module:Class of an installed package"
     )
 

@@ -28,9 +28,9 @@ def vector_norms(
 
     weights, counts, exists: (L', ...), of the n-gram at each position in its own caption.
     """
-    for weight, own, valid in zip(weights, counts, exists, strict=True):
+    for weight, count, valid in zip(weights, counts, exists, strict=True):
         # each of two occurrences of an n-gram contributes half of count² weight²
-        yield xp.sqrt(xp.sum(weight**2 * own * valid, axis=0))
+        yield xp.sqrt(xp.sum(weight**2 * count * valid, axis=0))
 
 
 def cider_d(
@@ -53,15 +53,15 @@ def cider_d(
     weights = list(weights)
     norms = vector_norms(xp, weights, counts.own, counts.valid)
     similarity: Any = 0
-    for weight, own, in_references, valid, norm, others in zip(
+    for weight, count, in_references, valid, norm, reference_norm in zip(
         *(weights, counts.own, counts.in_references, counts.valid, norms, reference_norms),
         strict=True,
     ):
         # the caption's count is clipped at the reference's (section 5)
         # (L', B, K, 1), (L', B, K, G) -> (L', B, K, G)
-        clipped = xp.minimum(own[..., None], in_references) * in_references
-        shared = xp.sum(clipped * (weight**2 * valid / own)[..., None], axis=0)  # -> (B, K, G)
-        product = norm[..., None] * others[:, None]  # (B, K, 1) * (B, 1, G)
+        clipped = xp.minimum(count[..., None], in_references) * in_references
+        shared = xp.sum(clipped * (weight**2 * valid / count)[..., None], axis=0)  # -> (B, K, G)
+        product = norm[..., None] * reference_norm[:, None]  # (B, K, 1) * (B, 1, G)
         similarity = similarity + shared / xp.where(product > 0, product, 1)
     # not in the paper: coco-caption measures lengths in 2-grams
     own_pairs, other_pairs = (xp.clip(n - 1, 0, None) for n in (lengths, reference_lengths))

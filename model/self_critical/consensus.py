@@ -43,13 +43,13 @@ def mean_similarities(captions: Sequence[Sequence[int]]) -> Tensor:
     tokens = torch.full((longest, 1, len(captions)), END_OF_CAPTION, dtype=torch.int32)
     for number, caption in enumerate(captions):
         tokens[: len(caption), 0, number] = torch.tensor(caption, dtype=torch.int32)
-    others = tokens.masked_fill(tokens == END_OF_CAPTION, END_OF_REFERENCE)
+    as_references = tokens.masked_fill(tokens == END_OF_CAPTION, END_OF_REFERENCE)
     weights = [torch.ones(longest - n, 1, len(captions)).double() for n in range(MAX_N)]
     exists = ngram_exists(tokens)
     norms = vector_norms(torch, weights, count_occurrences(torch, tokens, tokens), exists)
     scores: Tensor = cider_d(
         torch,
-        NgramCounts.of(torch, tokens, others),
+        NgramCounts.of(torch, tokens, as_references),
         weights,
         norms,
         lengths=lengths,

@@ -25,15 +25,15 @@ END_OF_CAPTION, END_OF_REFERENCE = -1, -2
 """Padding of captions and of references; different, so that padding never matches."""
 
 
-def count_occurrences(xp: ModuleType, tokens: Array, others: Array) -> Iterator[Array]:
-    """Count the n-gram at each position of `tokens` in `others`, for n = 1 to 4.
+def count_occurrences(xp: ModuleType, tokens: Array, references: Array) -> Iterator[Array]:
+    """Count the n-gram at each position of `tokens` in `references`, for n = 1 to 4.
 
     tokens: (L, ...) int32; others: (M, ...) int32; the other axes broadcast. Yields
     (max(0, L - n + 1), ...) int32, undefined for n-grams beyond the caption's end (see
     `ngram_exists`).
     """
     # n-grams are equal if their first tokens and the (n-1)-grams after these are equal
-    equal: Any = others[:, None] == tokens  # (M, 1, ...) == (L, ...) -> (M, L, ...)
+    equal: Any = references[:, None] == tokens  # (M, 1, ...) == (L, ...) -> (M, L, ...)
     longer = equal
     yield xp.sum(longer, axis=0, dtype=xp.int32)  # -> (L, ...)
     for size in range(2, MAX_N + 1):
@@ -74,10 +74,10 @@ class NgramCounts(Generic[Array]):
 
     def correct(self, xp: ModuleType) -> Iterator[Array]:
         """Yield BLEU's matches, clipped at the largest count in one reference, (B, K) float64."""
-        for own, others, valid in zip(self.own, self.in_references, self.valid, strict=True):
-            most = xp.asarray(xp.minimum(xp.amax(others, axis=-1), own), dtype=xp.float64)
+        for count, matches, valid in zip(self.own, self.in_references, self.valid, strict=True):
+            most = xp.asarray(xp.minimum(xp.amax(matches, axis=-1), count), dtype=xp.float64)
             # each of two occurrences of an n-gram contributes half
-            yield xp.sum(most / own * valid, axis=0)
+            yield xp.sum(most / count * valid, axis=0)
 
 
 def closest_lengths(xp: ModuleType, lengths: Array, references: Array) -> Array:
@@ -85,11 +85,11 @@ def closest_lengths(xp: ModuleType, lengths: Array, references: Array) -> Array:
 
     lengths: (B, K) integers; references: (B, G), negative for none. Returns (B, K).
     """
-    others = references[:, None]  # (B, G) -> (B, 1, G)
+    candidates = references[:, None]  # (B, G) -> (B, 1, G)
     # one integer orders by distance, then length
     span = references.max() + 1
-    ranks = xp.abs(lengths[..., None] - others) * span + others  # -> (B, K, G)
-    ranks = xp.where(others < 0, xp.iinfo(xp.int64).max, ranks)
+    ranks = xp.abs(lengths[..., None] - candidates) * span + candidates  # -> (B, K, G)
+    ranks = xp.where(candidates < 0, xp.iinfo(xp.int64).max, ranks)
     closest: Array = xp.amin(ranks, axis=-1) % span
     return closest
 
@@ -100,8 +100,8 @@ def ngram_keys(xp: ModuleType, prefixes: Array, last: Array, *, words: int) -> A
     prefixes: rows of a table of sorted keys, -1 for unknown ones, 0 before the first word.
     last: numbers of words, unknown outside [0, words).
     """
-    known = (prefixes >= 0) & (last >= 0) & (last < words)
-    keys: Array = xp.where(known, prefixes * words + last, -1)
+    is_known = (prefixes >= 0) & (last >= 0) & (last < words)
+    keys: Array = xp.where(is_known, prefixes * words + last, -1)
     return keys
 
 

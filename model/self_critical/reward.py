@@ -59,17 +59,17 @@ class References:
         """Tokens of each sentence, (S,)."""
         return self.sentences.diff()
 
-    def padded(self, chosen: Tensor) -> Tensor:
+    def padded(self, numbers: Tensor) -> Tensor:
         """Return sentences by number, (...) int64 with -1 for none, as tokens (M, ...).
 
         Positions after the end are END_OF_REFERENCE.
         """
-        lengths = torch.where(chosen >= 0, self.lengths[chosen], 0)
+        lengths = torch.where(numbers >= 0, self.lengths[numbers], 0)
         # at least as many positions as the longest n-gram has tokens
         longest = max(MAX_N, int(lengths.max()) if lengths.numel() else 0)
-        positions = torch.arange(longest, device=chosen.device).reshape(-1, *[1] * chosen.ndim)
+        positions = torch.arange(longest, device=numbers.device).reshape(-1, *[1] * numbers.ndim)
         # (...) + (M, 1, ...) -> (M, ...)
-        index = (self.sentences[chosen] + positions).clamp(max=len(self.tokens) - 1)
+        index = (self.sentences[numbers] + positions).clamp(max=len(self.tokens) - 1)
         return torch.where(positions < lengths, self.tokens[index], END_OF_REFERENCE)
 
     def of_images(self, images: Tensor) -> Tensor:

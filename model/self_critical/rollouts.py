@@ -86,8 +86,8 @@ def generate_rollouts(
         greedy = rewards[:, samples:].expand(-1, samples)
         return Rollouts(captions[:, :samples], rewards[:, :samples], greedy)
     # the sample's own reward would make the baseline depend on it
-    others = (rewards.sum(dim=1, keepdim=True) - rewards) / (samples - 1)
-    return Rollouts(captions, rewards, others)
+    mean_of_others = (rewards.sum(dim=1, keepdim=True) - rewards) / (samples - 1)
+    return Rollouts(captions, rewards, mean_of_others)
 
 
 def self_critical_loss(log_probs: Tensor, advantages: Tensor) -> Tensor:

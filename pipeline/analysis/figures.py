@@ -83,12 +83,12 @@ def write_curves(
             shares.set_ylim(0, 1.05)
         right[-1].set_ylabel(share_label)
     # below the panels: inside them it would cover lines
-    named = {
+    legend = {
         name: line
         for axis in (*axes, *right)
         for line, name in zip(*axis.get_legend_handles_labels(), strict=True)
     }
-    figure.legend(named.values(), named, loc="outside lower center", ncols=2, fontsize="small")
+    figure.legend(legend.values(), legend, loc="outside lower center", ncols=2, fontsize="small")
     drawn = io.BytesIO()
     figure.savefig(drawn, format="png", dpi=120)
     write_durably(path, drawn.getvalue())

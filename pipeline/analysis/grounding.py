@@ -83,10 +83,10 @@ def _share_inside(regions: NDArray[np.float32], boxes: NDArray[np.float32]) -> F
     is_inside = np.logical_and(np.less(boxes[:, :2], middle), np.less(middle, boxes[:, 2:]))
     covered = is_inside.all(-1).any(-1)
     low, high = low[covered], high[covered]  # -> (cells, 2)
-    own = regions.astype(np.float64)[:, None]
-    sides = np.minimum(own[..., 2:], high) - np.maximum(own[..., :2], low)
+    region_boxes = regions.astype(np.float64)[:, None]
+    sides = np.minimum(region_boxes[..., 2:], high) - np.maximum(region_boxes[..., :2], low)
     shared = sides.clip(min=0).prod(-1).sum(-1)
-    areas = (own[..., 2:] - own[..., :2]).prod(-1)[:, 0]
+    areas = (region_boxes[..., 2:] - region_boxes[..., :2]).prod(-1)[:, 0]
     shares: Floats = np.divide(shared, areas, out=np.zeros_like(shared), where=areas > 0)
     return shares
 

@@ -109,12 +109,12 @@ def _read_instances(
         if identity not in boxes:
             skipped[identity] = "not in the file"
             continue
-        own = boxes[identity]
+        labels = boxes[identity]
         regions = opened.store[identity]
         try:
-            if own.problem is not None:
-                raise InputError(own.problem)
-            require_boxes(own.boxes, (regions.width, regions.height), order="xywh")
+            if labels.problem is not None:
+                raise InputError(labels.problem)
+            require_boxes(labels.boxes, (regions.width, regions.height), order="xywh")
         except InputError as error:
             skipped[identity] = str(error)
             continue
@@ -123,10 +123,10 @@ def _read_instances(
             tokens = caption.split()
             objects = [
                 NamedObject(
-                    span[-1], name, own.boxes[[other == name for other in own.names]].reshape(-1, 4)
+                    span[-1], name, labels.boxes[[n == name for n in labels.names]].reshape(-1, 4)
                 )
                 for span, name in words.mentions(tokens)
             ]
             sentences.append(GroundedSentence(tuple(tokens), tuple(objects)))
-        images[identity] = GroundedImage(own.size, tuple(sentences), frozenset(own.names))
+        images[identity] = GroundedImage(labels.size, tuple(sentences), frozenset(labels.names))
     return images, skipped, words.mentions

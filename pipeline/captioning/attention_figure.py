@@ -96,9 +96,9 @@ class FigurePaths:
         self._taken: set[Path] = set()
         self._names = ImageNames()
 
-    def for_image(self, named: NamedImage) -> Path:
+    def for_image(self, named_image: NamedImage) -> Path:
         """Return the path for the figure of an image, and create its folder."""
-        image, inside = named.path, named.relative or Path()
+        image, inside = named_image.path, named_image.relative or Path()
         folder = self._path.parent if self._file else self._path / inside.parent
         folder.mkdir(parents=True, exist_ok=True)
         # a name has at most 255 bytes, and the temporary one is longer than that of the figure
@@ -316,8 +316,8 @@ def _write_animation(
     frames = [_frame(shown, row, words, position) for position in (*range(len(words)), None)]
     times = [_FRAME] * len(words) + [_LAST_FRAME]
     method = Image.Quantize.FASTOCTREE  # keeps the colour of few pixels
-    first, *others = (frame.quantize(_PALETTE, method) for frame in frames)
-    first.save(file, "GIF", save_all=True, append_images=others, duration=times, loop=0)
+    first, *later_frames = (frame.quantize(_PALETTE, method) for frame in frames)
+    first.save(file, "GIF", save_all=True, append_images=later_frames, duration=times, loop=0)
 
 
 def _frame(

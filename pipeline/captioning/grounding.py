@@ -73,11 +73,11 @@ def ground(
 
 def mean_grounding(groundings: Iterable[Grounding]) -> Grounding | None:
     """Average over all words of several captions; return None for no captions."""
-    every = list(groundings)
-    if not every:
+    per_caption = list(groundings)
+    if not per_caption:
         return None
-    words = np.array([g.words for g in every], dtype=float)
-    shares = np.array([[g.original, g.aligned, g.uniform] for g in every])
+    words = np.array([g.words for g in per_caption], dtype=float)
+    shares = np.array([[g.original, g.aligned, g.uniform] for g in per_caption])
     original, aligned, uniform = (words @ shares / words.sum()).tolist()
     return Grounding(original, aligned, uniform, int(words.sum()))
 

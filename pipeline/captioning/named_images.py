@@ -56,7 +56,7 @@ def _source(argument: Path, standard_input: Iterable[bytes]) -> Iterable[NamedIm
 
 
 def _lines(standard_input: Iterable[bytes]) -> Iterator[NamedImage]:
-    named = False
+    has_lines = False
     for line in standard_input:
         # not stripped: a name may begin or end with spaces, and is not always UTF-8
         name = line.removesuffix(b"\n").removesuffix(b"\r")
@@ -66,9 +66,9 @@ def _lines(standard_input: Iterable[bytes]) -> Iterator[NamedImage]:
                 "write one path per line"
             )
         if name:
-            named = True
+            has_lines = True
             yield NamedImage(Path(os.fsdecode(name)))
-    if not named:
+    if not has_lines:
         raise InputError("no images on standard input; write one path per line")
 
 

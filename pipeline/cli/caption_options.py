@@ -138,12 +138,12 @@ class FigureOptions:
 
         paths, second, names = FigurePaths(self.figure, many=many), None, (_label(models), "")
         if self.below is not None:
-            others = find_trainings([self.below])
-            require_existing({"--figure-below": others})
+            lower_models = find_trainings([self.below])
+            require_existing({"--figure-below": lower_models})
             second = attention_by(
-                others, boxes=boxes, decoding=config.evaluate, runtime=config.runtime
+                lower_models, boxes=boxes, decoding=config.evaluate, runtime=config.runtime
             )
-            names = names[0], _label(others)
+            names = names[0], _label(lower_models)
 
         def draw(image: NamedImage, captioned: CaptionedImage) -> Path:
             path = paths.for_image(image)

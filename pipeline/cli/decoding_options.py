@@ -36,7 +36,7 @@ def decoding_options(command: Callable[..., None]) -> Callable[..., None]:
         max_new_tokens: int | None,
         device: str | None,
         verbose: bool,
-        **others: Any,
+        **options: Any,
     ) -> None:
         log(verbose)
         settings = list(overrides)
@@ -48,9 +48,9 @@ def decoding_options(command: Callable[..., None]) -> Callable[..., None]:
             settings.append(f"evaluate.max_length={max_new_tokens}")
         if device is not None:
             settings.append(override("runtime.device", device))
-        command(config=_config(settings, beams=others.get("beams") or 1), **others)
+        command(config=_config(settings, beams=options.get("beams") or 1), **options)
 
-    named = click.option("--device", help="Set runtime.device: auto, cpu, cuda or cuda:N.")
+    place = click.option("--device", help="Set runtime.device: auto, cpu, cuda or cuda:N.")
     beam = click.option("--beam-size", type=click.IntRange(min=1), help="Set evaluate.beam_size.")
     text = click.option(
         "--prompt",
@@ -62,7 +62,7 @@ def decoding_options(command: Callable[..., None]) -> Callable[..., None]:
         type=click.IntRange(1, 500),
         help="Set evaluate.max_length, the most tokens of a caption.",
     )
-    return beam(text(longest(named(set_option(verbose_option(with_config))))))
+    return beam(text(longest(place(set_option(verbose_option(with_config))))))
 
 
 def _config(overrides: list[str], *, beams: int) -> Config:

@@ -60,17 +60,17 @@ def experiment_options(
             overrides: tuple[str, ...],
             artifacts: Path,
             verbose: bool,
-            **others: object,
+            **arguments: object,
         ) -> None:
             options = ExperimentOptions(config_file, overrides, artifacts, verbose)
             process = process_rank()
             if not distributed or process.ranks == 1:
-                command(options, **others)
+                command(options, **arguments)
                 return
             from a2cap.pipeline.runtime.torchrun import connected  # imports torch
 
             with connected(options.config().runtime) as group, _exit_of_a_rank():
-                command(replace(options, group=group), **others)
+                command(replace(options, group=group), **arguments)
 
         shared = set_option(artifacts_option(verbose_option(with_experiment)))
         return config_option(shared)

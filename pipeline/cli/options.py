@@ -71,9 +71,9 @@ def grouped(
 
     def decorate(command: Command) -> Command:
         @wraps(command)
-        def with_group(**given: Any) -> None:
-            values = {field.name: given.pop(field.name) for field in fields(make)}
-            command(**{name: make(**values)}, **given)
+        def with_group(**arguments: Any) -> None:
+            values = {field.name: arguments.pop(field.name) for field in fields(make)}
+            command(**{name: make(**values)}, **arguments)
 
         decorated: Command = with_group
         for option in reversed(options):  # as a row of decorators

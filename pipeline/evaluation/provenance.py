@@ -47,8 +47,8 @@ def provenance_of(
         over = "layers, heads and captioners" if config.ensemble else "layers and heads"
         protocol["attention"] = f"mean over {over}"
     if identities:
-        file, own = next(iter(identities.own.items()))
-        protocol["image ids"] = f"of the annotations in {RESULTS}, as {own!r} for the file {file!r}"
+        file, key = next(iter(identities.own.items()))
+        protocol["image ids"] = f"of the annotations in {RESULTS}, as {key!r} for the file {file!r}"
     return {
         **protocol,
         "extractor": f"{extractor.summary}, {extractor.source or weights}",

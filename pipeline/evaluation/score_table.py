@@ -40,10 +40,10 @@ class ScoreTable:
     @cached_property
     def differences(self) -> dict[str, dict[str, Difference]]:
         """Set -> metric -> its difference from the first set."""
-        first, *others = self.scores
+        first, *later_sets = self.scores
         return {
             name: {row.metric: row for row in compare_scores(self.scores[first], self.scores[name])}
-            for name in others
+            for name in later_sets
         }
 
     def is_best(self, name: str, metric: str) -> bool:

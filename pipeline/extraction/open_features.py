@@ -52,10 +52,10 @@ _RESULT = "features.lmdb"
 
 def open_features(path: Path, reading: Reading | None = None) -> FeatureSource:
     """Open a file, folder or pattern by its content; raise InputError for an unknown one."""
-    named = {path: path.name} if path.exists() else {p: str(p) for p in matches(path)}
+    names = {path: path.name} if path.exists() else {p: str(p) for p in matches(path)}
     containers = [
         container
-        for p, name in named.items()
+        for p, name in names.items()
         for container in (_folder(p) if p.is_dir() else _file(p, name))
     ]
     if not containers:
@@ -80,13 +80,13 @@ def reading_by_sizes(
         files = find_images(sizes, rule)
         # read from the headers on demand
         return replace(way, sizes=lambda name: image_size(files[name]) if name in files else None)
-    stated, own = {}, []
+    stated, pairs = {}, []
     try:
         for image in cast("dict[str, Any]", read_json(sizes))["images"]:
             identity = image_id(image["file_name"], rule)
             stated[identity] = int(image["width"]), int(image["height"])
-            own.append((identity, image.get("id")))
-        identities = Identities(own, rule=rule)
+            pairs.append((identity, image.get("id")))
+        identities = Identities(pairs, rule=rule)
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(
             f"{sizes.name!r} lacks file_name, width or height of an image; "

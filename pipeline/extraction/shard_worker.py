@@ -138,7 +138,7 @@ class ShardWorker:
 
     def fill(self, folder: Path, ids: Sequence[str]) -> None:
         """Add the images that the folder's store does not contain yet, and seal it."""
-        others = len(self.skipped)
+        earlier_skips = len(self.skipped)
         with FeatureWriter(
             folder,
             dtype=self.extraction.config.dtype,
@@ -161,7 +161,7 @@ class ShardWorker:
                 self.progress.advance(len(decoded.keys() - done))
             while started:
                 self._add(*started.popleft(), writer)
-            writer.seal(self.skipped[others:])
+            writer.seal(self.skipped[earlier_skips:])
 
     def _decoded(self, batches: Sequence[Sequence[str]]) -> Iterator[dict[str, Pixels | A2Error]]:
         """Yield decoded batches; threads read and decode the next ones during extraction."""

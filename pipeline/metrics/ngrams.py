@@ -70,10 +70,10 @@ def count_pairs(candidates: Sequence[str], references: Sequence[Sequence[str]]) 
         return np.where(positions < lengths[columns], numbers[index], end).astype(np.int32)
 
     def part(rows: Ints) -> PairCounts:
-        own, references_of = rows[:, None], sentences[rows]
-        tokens, targets = padded(own, END_OF_CAPTION), padded(references_of, END_OF_REFERENCE)
+        columns, references_of = rows[:, None], sentences[rows]
+        tokens, targets = padded(columns, END_OF_CAPTION), padded(references_of, END_OF_REFERENCE)
         counts = NgramCounts.of(np, tokens, targets)
-        return PairCounts(rows, tokens, targets, lengths[own], lengths[references_of], counts)
+        return PairCounts(rows, tokens, targets, lengths[columns], lengths[references_of], counts)
 
     # captions of similar length together, so that little is padding
     longest = np.maximum(lengths[: len(groups)], lengths[sentences].max(axis=1, initial=MAX_N))

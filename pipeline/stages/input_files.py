@@ -53,19 +53,19 @@ class ExperimentFiles:
 
     def captioner(self, folder: Path, field: str) -> Input:
         """Return the trained captioner that a config field names."""
-        named = captioner_folder(folder, field)
+        directory = captioner_folder(folder, field)
         # without the manifest, so that a captioner may be copied to another folder
-        parts = {name: self.hashes.file(named / name, what=name) for name in CAPTIONER}
+        parts = {name: self.hashes.file(directory / name, what=name) for name in CAPTIONER}
         digest = captioner_digest({name: file.digest for name, file in parts.items()})
         files = {path: state for file in parts.values() for path, state in file.files.items()}
-        return Input(named, digest, files)
+        return Input(directory, digest, files)
 
-    def pretrained(self, named: Path, field: str) -> Input:
+    def pretrained(self, model: Path, field: str) -> Input:
         """Return the model of transformers that a config field names."""
-        folder = pretrained_folder([named])
+        folder = pretrained_folder([model])
         if folder is None:
             raise InputError(
-                f"{field} names no model of transformers: {str(named)!r}; name a folder of "
+                f"{field} names no model of transformers: {str(model)!r}; name a folder of "
                 "save_pretrained, or leave it out to evaluate the experiment's captioner"
             )
         files = {path.name: path for path in sorted(folder.iterdir()) if path.is_file()}
@@ -115,7 +115,7 @@ class ExperimentFiles:
     @cached_property
     def identities(self) -> Identities:
         """The ids that the annotations give images, beside those of the files."""
-        owned = ((image_id, own) for image_id, (_, own) in self._listed.items())
+        owned = ((image_id, key) for image_id, (_, key) in self._listed.items())
         return self._config.data.identities(owned)
 
     @cached_property

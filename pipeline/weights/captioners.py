@@ -41,13 +41,13 @@ def captioner_name(models: Sequence[Path]) -> str:
     return " + ".join(bundled.get(model, str(model)) for model in models)
 
 
-def bundled_folder(named: Path) -> Path | None:
+def bundled_folder(path: Path) -> Path | None:
     """Return the folder of a bundled captioner's name, None for anything else.
 
     A folder of such a name counts first, if it is a captioner.
     """
-    if str(named) in BUNDLED and not (named / CAPTIONER[0]).is_file():
-        return BUNDLED[str(named)].folder
+    if str(path) in BUNDLED and not (path / CAPTIONER[0]).is_file():
+        return BUNDLED[str(path)].folder
     return None
 
 

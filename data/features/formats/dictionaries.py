@@ -36,8 +36,8 @@ def dictionary_container(load: Load, path: Path, name: str) -> Container:
     if isinstance(content, list | tuple) and content and all(map(_id_of, content)):
         images = [(_id_of(record), record) for record in content]
     elif isinstance(content, Mapping):
-        named = {str(key): value for key, value in content.items()}
-        images = [*_by_image(named, path.stem).items()]
+        by_name = {str(key): value for key, value in content.items()}
+        images = [*_by_image(by_name, path.stem).items()]
     else:
         raise InputError(
             f"{name!r} has a {type(content).__name__} in place of a dictionary of images, or of a "

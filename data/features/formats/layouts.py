@@ -85,5 +85,5 @@ def layout_of(names: Collection[str]) -> Layout | None:
 
 def known_layouts() -> str:
     """List the layouts by their names of features and boxes, for a message."""
-    named = ([x.fields[f] for f in ("features", "boxes") if f in x.fields] for x in LAYOUTS)
-    return "; ".join(dict.fromkeys(map(" and ".join, named)))
+    field_names = ([x.fields[f] for f in ("features", "boxes") if f in x.fields] for x in LAYOUTS)
+    return "; ".join(dict.fromkeys(map(" and ".join, field_names)))

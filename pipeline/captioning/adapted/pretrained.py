@@ -16,12 +16,12 @@ CONFIG = "config.json"
 _ON_THE_HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
-def is_pretrained(named: Path) -> bool:
+def is_pretrained(path_or_name: Path) -> bool:
     """Report whether a path is a model of transformers, as a folder or by its name on the hub."""
-    if named.exists():
-        return (named / CONFIG).is_file() and not (named / CAPTIONER[1]).is_file()
+    if path_or_name.exists():
+        return (path_or_name / CONFIG).is_file() and not (path_or_name / CAPTIONER[1]).is_file()
     # a path of one folder in another may be a name, unless that folder exists
-    return bool(_ON_THE_HUB.fullmatch(str(named))) and not named.parent.exists()
+    return bool(_ON_THE_HUB.fullmatch(str(path_or_name))) and not path_or_name.parent.exists()
 
 
 def default_prompt(models: Sequence[Path]) -> str | None:
@@ -47,8 +47,8 @@ def pretrained_folder(models: Sequence[Path]) -> Path | None:
             f"an ensemble cannot contain a model of transformers: {str(pretrained[0])!r}; name it "
             "alone"
         )
-    [named] = pretrained
-    return named if named.exists() else _cached(str(named))
+    [source] = pretrained
+    return source if source.exists() else _cached(str(source))
 
 
 def _cached(name: str) -> Path:

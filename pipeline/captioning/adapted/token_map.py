@@ -218,8 +218,8 @@ def _pack_coordinates(
         "vision_feature_select_strategy": "full",
         "vision_aspect_ratio": getattr(config, "vision_aspect_ratio", None),
     }
-    named = {name: parts[name] for name in inspect.signature(packing).parameters if name in parts}
-    packed, _ = packing([features], torch.tensor([list(size)]), **named)
+    options = {name: parts[name] for name in inspect.signature(packing).parameters if name in parts}
+    packed, _ = packing([features], torch.tensor([list(size)]), **options)
     return np.asarray(packed[0], np.float64)
 
 

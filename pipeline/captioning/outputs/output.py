@@ -66,13 +66,13 @@ class Origin:
         other = next((line for line in lines if not self.wrote(line)), None)
         if other is None:
             return
-        what, own = ("models", self.model)
+        what, ours = ("models", self.model)
         theirs = other.get("model")
-        if theirs == own:
-            what, own, theirs = "settings", self.settings, other.get("settings")
+        if theirs == ours:
+            what, ours, theirs = "settings", self.settings, other.get("settings")
         raise InputError(
             f"captions of two {what} in one {place} has those of {theirs or 'none'!r}, this is "
-            f"{own or 'none'!r}; name another {remedy}, or caption all images again with --force"
+            f"{ours or 'none'!r}; name another {remedy}, or caption all images again with --force"
         )
 
 

@@ -97,14 +97,14 @@ class _Folder:
                 latest[name] = line
         self.index.lines = []
         if not force:
-            others = (
+            foreign_lines = (
                 line
                 for name, line in latest.items()
                 if not origin.wrote(line) and self._is_own(name)
             )
             try:
                 place = f"folder: {str(path)!r}"
-                origin.require_same(place, others, remedy="--sidecar-suffix")
+                origin.require_same(place, foreign_lines, remedy="--sidecar-suffix")
             except InputError:
                 self.index.close()
                 raise

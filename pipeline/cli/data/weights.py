@@ -127,13 +127,13 @@ def import_weights(
 
 
 @weights.command()
-@click.argument("named", metavar="FILE|NAME")
-def show(named: str) -> None:
+@click.argument("file_or_name", metavar="FILE|NAME")
+def show(file_or_name: str) -> None:
     """Show a detector's architecture and conventions, or an image encoder's settings.
 
     \b
     Example:
       a2 weights show faster_rcnn_from_caffe_attr.pkl
     """
-    for name, value in describe_weights(named).items():
+    for name, value in describe_weights(file_or_name).items():
         click.echo(f"{name:<20} {value}")

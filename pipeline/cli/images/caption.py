@@ -96,19 +96,19 @@ def caption(
     models = find_trainings(models)
     require_existing({"--model": models, "--boxes": [boxes]})
     # without standard input, as of some services, there are no lines
-    named = named_images(images, () if sys.stdin is None else sys.stdin.buffer)
+    queue = named_images(images, () if sys.stdin is None else sys.stdin.buffer)
     # rejects a wrong path before a model is loaded
     write = drawing.writer(models, boxes, config, many=may_be_many(images))
     config = _with_prompt(config, models)
     lines = CaptionLines(captioner_name(models), beams, output.prefix, output.suffix, config)
     written, tally = output.open(lines), Tally(output.path)
     if output.path is not None:
-        named = _missing(named, written, tally)
+        queue = _missing(queue, written, tally)
     with written, read_lock(*models):
         # all images are counted before a captioner is loaded, unless their names are still to come
         is_counted = output.path is not None and STANDARD_INPUT not in images
         captioned = _captioned(
-            list(named) if is_counted else named,
+            list(queue) if is_counted else queue,
             models=models,
             boxes=boxes,
             decoding=config.evaluate,
@@ -124,10 +124,10 @@ def caption(
 
 
 def _captioned(
-    named: Iterable[NamedImage], *, is_shown: bool, **how: Any
+    queue: Iterable[NamedImage], *, is_shown: bool, **how: Any
 ) -> Iterator[tuple[NamedImage, CaptionedImage | A2Error]]:
     """Caption images, if there are any; how: of `caption_files`."""
-    total, rest = length_hint(named), iter(named)
+    total, rest = length_hint(queue), iter(queue)
     if (first := next(rest, None)) is not None:
         # loads the captioner, which is no time of an image
         captioned = caption_files(chain([first], rest), **how)
@@ -175,11 +175,11 @@ def _emit_all(
 
 
 def _missing(
-    named: Iterable[NamedImage], written: CaptionOutput, tally: Tally
+    queue: Iterable[NamedImage], written: CaptionOutput, tally: Tally
 ) -> Iterator[NamedImage]:
     """Yield each image once that has no caption; count the others."""
     seen = set()
-    for image in named:
+    for image in queue:
         if (same := identity(image.path)) in seen:
             continue
         seen.add(same)

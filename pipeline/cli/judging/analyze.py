@@ -113,11 +113,11 @@ def analyze(
         click.echo(f"written: {path}")
 
 
-def _runs(options: ExperimentOptions, named: tuple[Path, ...], split: str) -> list[Run]:
+def _runs(options: ExperimentOptions, paths: tuple[Path, ...], split: str) -> list[Run]:
     """Read the named training results, each once."""
     models: dict[Path, str] = {}
     runs = []
-    for path in named:
+    for path in paths:
         if (folder := pretrained_folder([path])) is not None:
             with options.open() as experiment:
                 captions = experiment.result(PREPROCESS, needed_by="analyze").directory
@@ -130,7 +130,7 @@ def _runs(options: ExperimentOptions, named: tuple[Path, ...], split: str) -> li
         else:
             folder = path if path.is_dir() else find_result(path, "training")
             models |= {model: title_of(model) for model in trainings_in(folder)}
-    if not named:
+    if not paths:
         file = options.config_file
         models[_trained(options)] = "experiment" if file is None else file.stem
     taken = list(models.values())  # a name that two runs share becomes a path

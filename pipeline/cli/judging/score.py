@@ -124,8 +124,8 @@ def score(
     ):
         if is_wrong:
             raise click.UsageError(message)
-    named = {"--references": references, "--compare": compare, "--instances": instances}
-    files = {name: [path] for name, path in named.items() if path}
+    optional_files = {"--references": references, "--compare": compare, "--instances": instances}
+    files = {name: [path] for name, path in optional_files.items() if path}
     require_existing({"CAPTIONS": captions, **files})
     metrics = tuple(map(metric_name, metrics))
     spice = spice or needs_java(metrics)
@@ -159,11 +159,11 @@ def _names(paths: Sequence[Path]) -> dict[str, Path]:
 
 
 def _print(evaluations: Mapping[str, ScoreReport], form: str | None) -> None:
-    first, *others = evaluations.values()
+    first, *later_evaluations = evaluations.values()
     table = ScoreTable({name: evaluation.scores for name, evaluation in evaluations.items()})
     if form is not None:
         click.echo(FORMS[form](table))
-    elif others:
+    elif later_evaluations:
         print_table(table)
     else:
         print_summary(first.scores, first.statistics)

@@ -40,8 +40,8 @@ def family_ids(config: DetectorConfig, attributes: Sequence[str]) -> dict[str, l
 
     Raises ConfigError for an attribute that the labels lack or that is named twice.
     """
-    named = [name for names in config.attribute_families for name in names]
-    if repeated := {name for name in named if named.count(name) > 1}:
+    attribute_names = [name for names in config.attribute_families for name in names]
+    if repeated := {name for name in attribute_names if attribute_names.count(name) > 1}:
         raise ConfigError(
             f"detector.attribute_families has {min(repeated)!r} twice; name each attribute once"
         )
