@@ -19,10 +19,14 @@ from a2cap.data.files.paths import did_you_mean
 _GZIP_MAGIC = b"\x1f\x8b"
 _BLOCK = 1 << 18
 """Bytes that are read at a time."""
+_LARGEST = 1 << 20
+"""Characters of a list or object that is read whole; of a larger one, the first members are."""
+_MOST_MEMBERS = 20
+_MORE = "more than are read"
 _LONGEST_WORD = 16
+"""Characters of a JSON text that a block may end in, such as -Infinity and \\ud83d."""
 _GOES_ON = frozenset(("", ".", "e", "E", "e+", "e-", "E+", "E-"))
 """What follows a number that may go on in the next block of a text."""
-"""Characters of a JSON text that a block may end in, such as -Infinity and \\ud83d."""
 _WHITE_SPACE = re.compile(r"[ \t\n\r]*")
 
 
@@ -79,18 +83,16 @@ class JsonObject:
     def members(self) -> Iterator[tuple[str, int | None, object]]:
         """Yield each key with the items of its list and their places, or None and another value.
 
-        An empty list is another value. Raises InputError as `parse_json` does, but not for a key
-        that this object repeats.
+        An empty list is another value. A list or object of more than a million characters has its
+        first members and one called "more than are read", as all of it would take ten times its
+        text in memory. Raises InputError as `parse_json` does, but not for a key that this object
+        repeats.
         """
         part = self._part
         part.character()
         with _json_errors(self._where):
             for _ in part.members("}"):
-                part.require('"', "property name enclosed in double quotes")
-                key = str(part.value())
-                part.require(":", "':' delimiter")
-                part.position += 1
-                place = None
+                key, place = part.key(), None
                 if part.character() == "[":
                     for place, _ in enumerate(part.members("]")):
                         yield key, place, part.value()
@@ -139,20 +141,43 @@ class _Part:
         if self.character() != character:
             raise self.error(f"Expecting {name}", self.position)
 
+    def key(self) -> str:
+        """Return the key of a member at the position, and move to its value."""
+        self.require('"', "property name enclosed in double quotes")
+        key = str(self.value())
+        self.require(":", "':' delimiter")
+        self.position += 1
+        self.character()
+        return key
+
     def value(self) -> object:
-        """Return the value at the position, and move behind it."""
+        """Return the value at the position, and move behind it; of a large one, `_outline`."""
         while True:
             try:
                 value, end = self._decoder.raw_decode(self._text, self.position)
             except json.JSONDecodeError as error:
                 # a string that does not end, or a fault in the last characters, may go on
                 is_inside = error.pos < len(self._text) - _LONGEST_WORD
-                if (is_inside and "Unterminated" not in error.msg) or not self._grow():
+                is_at_fault = is_inside and "Unterminated" not in error.msg
+                opening = self._text[self.position : self.position + 1]
+                is_large = opening in ("{", "[") and len(self._text) - self.position > _LARGEST
+                if is_large and not is_at_fault:
+                    return self._outline(opening)
+                if is_at_fault or not self._grow():
                     raise self.error(error.msg, error.pos) from error
             else:
                 if self._text[end : end + 3] not in _GOES_ON or not self._grow():
                     self.position = end
                     return value
+
+    def _outline(self, opening: str) -> object:
+        """Return the first members of a large list or object, with a mark; move behind it."""
+        kept = list[tuple[str, object]]()
+        for _ in self.members("}" if opening == "{" else "]"):
+            item = self.key() if opening == "{" else "", self.value()
+            if len(kept) <= _MOST_MEMBERS:
+                kept.append(item if len(kept) < _MOST_MEMBERS else (_MORE, {_MORE: None}))
+        return _as_object(kept) if opening == "{" else [value for _, value in kept]
 
     def error(self, problem: str, position: int) -> json.JSONDecodeError:
         """Return the error at a position of this part with its place in the whole text."""
@@ -245,15 +270,16 @@ class _RepeatedKeyError(ValueError):
     """Raised for an object that has a key twice."""
 
 
-def _decoder() -> json.JSONDecoder:
-    def as_object(pairs: list[tuple[str, object]]) -> object:
-        value = dict(pairs)
-        if len(value) < len(pairs):
-            keys = Counter(key for key, _ in pairs)
-            raise _RepeatedKeyError(keys.most_common(1)[0][0])
-        return value
+def _as_object(pairs: list[tuple[str, object]]) -> object:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        keys = Counter(key for key, _ in pairs)
+        raise _RepeatedKeyError(keys.most_common(1)[0][0])
+    return value
 
-    return json.JSONDecoder(parse_constant=_reject_constant, object_pairs_hook=as_object)
+
+def _decoder() -> json.JSONDecoder:
+    return json.JSONDecoder(parse_constant=_reject_constant, object_pairs_hook=_as_object)
 
 
 def _repeated_key(where: str, key: str) -> InputError:

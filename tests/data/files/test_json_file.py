@@ -1,5 +1,6 @@
 import gzip
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -7,7 +8,15 @@ from hypothesis import strategies as st
 
 from a2cap.data.files import json_file
 from a2cap.data.files.expansion import expansion_limit
-from a2cap.data.files.json_file import parse_json, read_json, read_json_list, read_text, write_json
+from a2cap.data.files.json_file import (
+    JsonObject,
+    list_items,
+    parse_json,
+    read_json,
+    read_json_list,
+    read_text,
+    write_json,
+)
 from tests.data.messages import message_of, written
 
 JSON_VALUES = st.recursive(
@@ -129,3 +138,28 @@ def test_white_space_between_the_values_of_a_list_is_ignored(tmp_path):
 def test_an_invalid_list_is_rejected_with_its_position(tmp_path, text, message):
     path = written(tmp_path, text)
     assert message_of(list, read_json_list(path)) == message.format(repr(str(path)))
+
+
+def test_a_large_value_has_its_first_members_and_says_so(monkeypatch):
+    monkeypatch.setattr(json_file, "_LARGEST", 60)
+    log = [{"step": n, "text": "é" * n} for n in range(30)]
+    document: dict[str, Any] = {
+        "info": {"description": "COCO", "log": log, "n": 1.5},
+        "images": [{"id": 1}],
+    }
+    text = json.dumps(document)
+    blocks = [text[n : n + 7] for n in range(0, len(text), 7)]
+    read = {key: value for key, _, value in JsonObject(blocks, where="'x'").members()}
+    assert read["images"] == {"id": 1}
+    assert read["info"] == {
+        "description": "COCO",
+        "log": [*log[:20], {"more than are read": None}],
+        "n": 1.5,
+    }
+    [record] = list_items(
+        iter([json.dumps([{"captions": ["a dog"] * 30, "image": "x" * 200}])]), where=""
+    )
+    assert record == {"captions": ["a dog"] * 30, "image": "x" * 200}
+    for damaged in (text.replace('"n"', '"log"'), text.replace("29,", "29 "), text[:300]):
+        members = JsonObject(iter([damaged]), where="'x'").members()
+        assert message_of(list, members) == message_of(parse_json, damaged, where="'x'")
