@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from a2cap.data.annotations.json_items import BadItem, key_member, member, text_member
-from a2cap.data.annotations.packed_rows import Members, repeated_numbers
+from a2cap.data.annotations.members import Members, number_of
 from a2cap.data.annotations.record import (
     CAPTION_FIELDS,
     IMAGE_FIELDS,
@@ -29,6 +29,7 @@ from a2cap.data.annotations.record import (
     raw_image,
 )
 from a2cap.data.annotations.split_list import split_of
+from a2cap.data.annotations.stored_rows import StoredRows
 from a2cap.data.files.json_file import parse_json
 from a2cap.data.identities import Key
 from a2cap.data.image_ids import IMAGE_SUFFIXES
@@ -133,74 +134,60 @@ def karpathy(document: Members, reading: Reading) -> Iterator[Record]:
 
 def coco(document: Members, reading: Reading) -> Iterator[RawImage]:
     """Yield the images of COCO with their captions in the order of ids, as `COCO` has them."""
-    owners, rows = _owned_rows(document, reading)
-    has_images = False
-    for group in document.rows.groups(owners, rows):
-        for image in _image_of_coco(group, reading):
-            has_images = True
-            yield image
-    for row in () if has_images else rows:  # why there is none
-        key, place, item = document.rows[row]
-        if key == "annotations" and _is_rejected(item):
-            reading.skip(f"{key}[{place}]", "rejected: it says only that the image is bad")
-
-
-def _owned_rows(document: Members, reading: Reading) -> tuple["array[int]", "array[int]"]:
-    """Return the number of the image of each usable item, and its row; images come first."""
-    owners, rows = array("q"), array("I")
-    for row, position, item in document.listed("images"):
+    rows = StoredRows[tuple[Any, ...]](lambda *row: row)
+    owners = array("q")
+    for _, position, item in document.listed("images"):
         with reading.skipping(position):
-            owner = _number_of(key_member(item, "id"))
-            _file_of_entry(item)
-            owners.append(owner)
-            rows.append(row)
-    known = array("q", np.sort(owners).tobytes())
-    items = (item for *_, item in document.listed("annotations") if isinstance(item, dict))
-    repeated = repeated_numbers(array("q", (_number_of(i["id"]) for i in items if "id" in i)))
-    seen = set[Key]()
-    for row, position, item in document.listed("annotations"):
+            number = key_member(item, "id")
+            rows.append((position, _file_of_entry(item), number), repr(number))
+            owners.append(number_of(number))
+    known, seen = array("q", np.sort(owners).tobytes()), set[Key]()
+    for place, position, item in document.listed("annotations"):
         with reading.skipping(position):
-            key, _ = key_member(item, "image_id"), member(item, "caption")
-            owner = _number_of(key)
-            place = bisect_left(known, owner)
-            if owner not in known[place : place + 1]:
-                raise BadItem(f"caption of an unknown image: {key!r:.40}")
-            if "id" in item and not _is_rejected(item):
+            owner, caption = key_member(item, "image_id"), member(item, "caption")
+            at = bisect_left(known, number_of(owner))
+            if number_of(owner) not in known[at : at + 1]:
+                raise BadItem(f"caption of an unknown image: {owner!r:.40}")
+            rejected = bool(item.get("is_rejected") or item.get("is_precanned"))
+            if "id" in item and not rejected:
                 identity = key_member(item, "id")
                 # one caption twice would count as two references
                 if identity in seen:
                     raise BadItem(f"duplicate id {identity!r}")
-                if _number_of(identity) in repeated:
+                if number_of(identity) in document.repeated_ids:
                     seen.add(identity)
-            owners.append(owner)
-            rows.append(row)
-    return owners, rows
+            rows.append((place, item.get("id"), caption, rejected), repr(owner))
+    has_images = False
+    for group in rows.groups():
+        for image in _image_of_coco(group, reading):
+            has_images = True
+            yield image
+    for place, *_, rejected in () if has_images else rows:  # why there is none
+        if rejected is True:
+            reading.skip(f"annotations[{place}]", "rejected: it says only that the image is bad")
 
 
-def _image_of_coco(rows: Sequence[tuple[str, int, Any]], reading: Reading) -> Iterator[RawImage]:
-    """Yield the image of an id, unless it is of several files or all of its captions are rejected.
+def _image_of_coco(rows: Sequence[tuple[Any, ...]], reading: Reading) -> Iterator[RawImage]:
+    """Yield the image of an id, unless it is of several files or VizWiz rejects all captions.
 
-    rows: the entries of the image, then those of its captions.
+    rows: position, file and id of its entries; place, id and text of its captions, and True for one
+    that says only that the image is bad.
     """
-    entries = [(f"images[{n}]", _file_of_entry(item)) for key, n, item in rows if key == "images"]
-    captions = [(n, item) for key, n, item in rows if key == "annotations"]
-    usable = [(n, item) for n, item in captions if not _is_rejected(item)]
-    number = rows[0][2]["id"]
-    if len({file for _, file in entries}) > 1:  # nothing states whose the captions are
-        both = " and ".join(repr(file) for _, file in entries[:2])
-        for position, _ in entries:
+    entries = [row for row in rows if isinstance(row[0], str)]
+    captions = [row for row in rows if not isinstance(row[0], str)]
+    usable = [row for row in captions if not row[3]]
+    number = entries[0][2]
+    if len({file for _, file, _ in entries}) > 1:  # nothing states whose the captions are
+        both = " and ".join(repr(file) for _, file, _ in entries[:2])
+        for position, *_ in entries:
             reading.skip(position, f"duplicate id {number!r}, of {both}")
     elif usable or not captions:
+        order = min((place for place, *_ in usable), default=0)
         # the files of COCO are not in the order of ids
-        usable.sort(key=lambda c: c[1]["id"] if isinstance(c[1].get("id"), int) else c[0])
-        order = min((n for n, _ in usable), default=0)
-        texts = [item["caption"] for _, item in usable]
-        yield RawImage(*entries[0], None, texts, number, number, order)
-
-
-def _number_of(key: object) -> int:
-    """Return a number for an id, which another id has once in 10^19 cases; 1 and "1" are two."""
-    return hash(repr(key))
+        usable.sort(key=lambda row: row[1] if isinstance(row[1], int) else row[0])
+        texts = [text for _, _, text, _ in usable]
+        position, file, _ = entries[0]
+        yield RawImage(position, file, None, texts, number, number, order)
 
 
 def _file_of_entry(item: Mapping[str, object]) -> str:
@@ -208,14 +195,9 @@ def _file_of_entry(item: Mapping[str, object]) -> str:
     return file_of(item[name], name)
 
 
-def _is_rejected(item: Mapping[str, object]) -> bool:
-    """Return True for captions of VizWiz that say only that the image is bad."""
-    return bool(item.get("is_rejected") or item.get("is_precanned"))
-
-
 def lists(document: Members, reading: Reading) -> Iterator[Record]:
     """Yield the records of lists by name; a name may be that of their split."""
-    for key, place, values in document.rows:
+    for key, place, values in document:
         if place is not None:
             has_split = split_of(key) and isinstance(values, dict)
             yield f"{key}[{place}]", {"split": key, **values} if has_split else values
@@ -231,7 +213,7 @@ def textcaps(document: Members, reading: Reading) -> Iterator[RawImage]:
 
 def dictionary(document: Members, reading: Reading) -> Iterator[Record]:
     """Yield the records of {image: captions}, or {image: record}."""
-    for key, rows in groupby(document.rows, key=itemgetter(0)):
+    for key, rows in groupby(document, key=itemgetter(0)):
         places, items = zip(*((place, item) for _, place, item in rows), strict=True)
         value = items[0] if places[0] is None else [*items]
         values = value if isinstance(value, dict) else {"captions": value}

@@ -1,15 +1,16 @@
-"""Annotated images: the rows of a file that each may be one of, and images packed as bytes."""
+"""Annotated images, stored as rows of which each becomes an object when it is asked for."""
 
 from array import array
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import compress
-from sys import intern
-from typing import NamedTuple, overload
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from a2cap.data.annotations.caption import AnnotatedCaption, CheckedCaption
-from a2cap.data.annotations.packed_rows import PackedRows
+from a2cap.data.annotations.stored_rows import StoredRows
 from a2cap.data.identities import Key
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +18,7 @@ class AnnotatedImage:
     """One image with at least one caption.
 
     file: POSIX path relative to the image folder. split: 'train', 'val' or 'test'. own_id: id that
-    the annotations give the image beside its file, None if they give none. order: place of the
-    first caption in a file that lists captions apart from images.
+    the annotations give the image beside its file, None if they give none.
     """
 
     image_id: str
@@ -26,73 +26,89 @@ class AnnotatedImage:
     split: str
     captions: tuple[AnnotatedCaption, ...]
     own_id: Key | None = None
-    order: int = field(default=0, compare=False)
 
 
 class ImageRow(NamedTuple):
-    """What one record has of an image; split: its usual name, the reason if it is unknown."""
+    """What one record, or all of its records, have of an image.
+
+    split: its usual name, the reason if it is unknown. key: the image as the record names it.
+    order: place of the first caption in a file that lists captions apart from images.
+    """
 
     image_id: str
     file: str
     position: str
     split: str | None
     own_id: Key | None
+    key: Key
     order: int
     captions: list[CheckedCaption]
 
 
-class PackedImages(Sequence[AnnotatedImage]):
-    """Images that become objects when they are asked for.
+class StoredImages(Sequence[AnnotatedImage]):
+    """Images of stored rows; splits: of each row, None for an image that is left out."""
 
-    splits: of the images in order, None for those that are left out.
-    """
+    def __init__(self, rows: StoredRows[ImageRow], splits: Sequence[str | None]) -> None:
+        self._rows, self._splits = rows, splits
+        self._numbers = array("I", (n for n, split in enumerate(splits) if split is not None))
 
-    def __init__(self) -> None:
-        self._rows, self._numbers = PackedRows(), array("I")
-        self.splits: list[str | None] = []
-
-    def append(self, row: ImageRow, split: str | None) -> None:
-        """Add an image as the row that has all of its captions; split: None to leave it out."""
-        self._numbers.append(len(self._rows))
-        self._rows.append(tuple(row))
-        self.splits.append(split and intern(split))
+    def of_split(self, name: str) -> "StoredImages":
+        """Return the images of a split."""
+        return StoredImages(self._rows, [s if s == name else None for s in self._splits])
 
     def rows(self) -> Iterator[ImageRow]:
         """Yield the row of each image."""
-        return (ImageRow(*self._rows[number]) for number in self._numbers)
+        return compress(self._rows, (split is not None for split in self._splits))
 
-    def assign(self, splits: Sequence[str | None]) -> None:
-        """Give images their splits, but to those that are left out."""
-        pairs = zip(self.splits, splits, strict=True)
-        self.splits = [own if own is None else split for own, split in pairs]
-
-    def kept(self) -> "PackedImages":
-        """Return the images that are not left out."""
-        images, is_kept = PackedImages(), [split is not None for split in self.splits]
-        images._rows = self._rows
-        images._numbers = array("I", compress(self._numbers, is_kept))
-        images.splits = [*compress(self.splits, is_kept)]
-        return images
+    def row_of(self, image_id: str) -> ImageRow:
+        """Return the row of an image; raise KeyError if it is not there."""
+        for number, row in self._rows.of_key(image_id):
+            if row.image_id == image_id and self._splits[number] is not None:
+                return row
+        raise KeyError(image_id)
 
     def __len__(self) -> int:
-        return len(self.splits)
+        return len(self._numbers)
 
-    @overload
-    def __getitem__(self, index: int) -> AnnotatedImage: ...
+    def __iter__(self) -> Iterator[AnnotatedImage]:
+        return map(_image, self.rows(), (split for split in self._splits if split is not None))
 
-    @overload
-    def __getitem__(self, index: slice) -> tuple[AnnotatedImage, ...]: ...
-
-    def __getitem__(self, index: int | slice) -> AnnotatedImage | tuple[AnnotatedImage, ...]:
-        """Return an image, or several."""
+    def __getitem__(self, index: Any) -> Any:
+        """Return an image, or several as a tuple."""
         if isinstance(index, slice):
             return tuple(self[number] for number in range(*index.indices(len(self))))
-        row = ImageRow(*self._rows[self._numbers[index]])
-        captions = tuple(AnnotatedCaption.of(*caption) for caption in row.captions)
-        split = self.splits[index] or ""
-        return AnnotatedImage(row.image_id, row.file, split, captions, row.own_id, row.order)
+        number = self._numbers[index]
+        return _image(self._rows[number], self._splits[number] or "")
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and [*self] == [*other]
 
     __hash__ = None  # type: ignore[assignment]
+
+
+class ImageValues(Mapping[str, Value], Generic[Value]):
+    """A value of each image by its id, made of its row when it is asked for."""
+
+    def __init__(self, images: StoredImages, value: Callable[[ImageRow], Value]) -> None:
+        self._images, self._value = images, value
+        self._last: ImageRow | None = None
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def __iter__(self) -> Iterator[str]:
+        for row in self._images.rows():
+            self._last = row
+            yield row.image_id
+
+    def __getitem__(self, image_id: str) -> Value:
+        # items() and values() ask for the image that iteration is at
+        row = self._last
+        if row is None or row.image_id != image_id:
+            row = self._images.row_of(image_id)
+        return self._value(row)
+
+
+def _image(row: ImageRow, split: str) -> AnnotatedImage:
+    captions = tuple(AnnotatedCaption.of(*caption) for caption in row.captions)
+    return AnnotatedImage(row.image_id, row.file, split, captions, row.own_id)

@@ -12,7 +12,7 @@ from typing import Any
 
 from a2cap.data.annotations import carriers
 from a2cap.data.annotations.json_items import BadItem, keys_of
-from a2cap.data.annotations.packed_rows import Members
+from a2cap.data.annotations.members import Members
 from a2cap.data.annotations.record import (
     NAME_CAPTION,
     Fields,
@@ -127,11 +127,10 @@ def _opened(path: Path, fields: Fields) -> tuple[str | None, Any, Any]:
         kinds: dict[type, str] = {dict: "records", str: "captions", list: "captions"}
         return kinds.get(type(first)), chain(head, items), first
     if start == "{" and not name.endswith(_LINES):
-        json_object = JsonObject(blocks, where=where)
-        document = Members(json_object)
+        document = Members(lambda: JsonObject(text_blocks(path), where=where))
         first = document.firsts
         is_record = first_value(first, fields.image) and has_captions(first, fields.captions)
-        if not (json_object.has_more or is_record):
+        if not (document.has_more or is_record):
             return carriers.kind_of(document, fields), document, first
         blocks, name = text_blocks(path), _LINES[0]
     return _opened_lines(name, text_lines(blocks), fields, where)

@@ -6,22 +6,22 @@ A bad item is skipped with a reason; `check_skip_limit` raises if there are too 
 import gc
 import logging
 import re
-from array import array
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from sys import intern
 
 from a2cap.data.annotations.caption import CheckedCaption, checked_caption
-from a2cap.data.annotations.image_rows import AnnotatedImage, ImageRow, PackedImages
+from a2cap.data.annotations.image_rows import AnnotatedImage, ImageRow, StoredImages
 from a2cap.data.annotations.json_items import BadItem
 from a2cap.data.annotations.layouts import GIVE_LAYOUT, LAYOUTS, Layout, read_raw
-from a2cap.data.annotations.packed_rows import PackedRows
 from a2cap.data.annotations.record import Fields, RawImage, Reading, fields_of
 from a2cap.data.annotations.split_list import SPLITS, choose_splits, split_of
+from a2cap.data.annotations.stored_rows import StoredRows
 from a2cap.data.data_config import USUAL_NAMES, FieldNames
 from a2cap.data.errors import InputError
 from a2cap.data.files.sealed_folder import SkippedItem
@@ -47,7 +47,7 @@ class Annotations:
     """
 
     images: Sequence[AnnotatedImage]
-    skipped: tuple[SkippedItem, ...]
+    skipped: Sequence[SkippedItem]
     dataset: str = ""
     layout: str = field(default="", compare=False)
     rule: IdRule = field(default="number", compare=False)
@@ -77,7 +77,7 @@ def read_annotations(
     if not images.has_splits:
         own_ids = images.own_ids() if images.has_own_ids else ()
         identities = partial(Identities, own_ids, numbers=numbers, rule=rule)
-        ids = (row.image_id for row in images.images.rows())
+        ids = (row.image_id for row in images.images)
         images.assign(choose_splits(ids, identities, images.name, split_list, split))
     return images.annotations()
 
@@ -91,9 +91,18 @@ def read_all(path: Path, fields: Fields) -> Annotations:
     if images.repeats_numbers:
         images = _Collected.read(path, fields, "path")
     images.require_images()
-    if not images.has_splits:
-        images.assign([""] * len(images.images))
     return images.annotations()
+
+
+def read_identified(
+    path: Path, fields: Fields, identify: Callable[[RawImage], str]
+) -> StoredImages:
+    """Read the images of captions to score, also those without a caption.
+
+    identify: returns the id of a record. Raises InputError for the first bad item.
+    """
+    images = _Collected.read(path, fields, "number", identify)
+    return StoredImages(images.images, images.splits)
 
 
 @contextmanager
@@ -111,16 +120,20 @@ def collection_paused() -> Iterator[None]:
 
 @dataclass
 class _Collected:
-    """Records and skipped items read so far; images: also those skipped, without a split."""
+    """Records and skipped items read so far.
+
+    images: also those that are left out, whose split is None. identify: as for `read_identified`.
+    """
 
     name: str
     rule: IdRule
     is_scored: bool
+    identify: Callable[[RawImage], str] | None = None
     layout: Layout = LAYOUTS[0]
-    rows: PackedRows = field(default_factory=PackedRows)
-    keys: "array[int]" = field(default_factory=lambda: array("q"))
-    images: PackedImages = field(default_factory=PackedImages)
-    skipped: list[SkippedItem] = field(default_factory=list)
+    rows: StoredRows[ImageRow] = field(default_factory=partial(StoredRows, ImageRow))
+    images: StoredRows[ImageRow] = field(default_factory=partial(StoredRows, ImageRow))
+    splits: list[str | None] = field(default_factory=list)
+    skipped: StoredRows[SkippedItem] = field(default_factory=partial(StoredRows, SkippedItem))
     dataset: str = ""
     last: tuple[str, int] = ("", 0)
     has_splits: bool = False
@@ -129,9 +142,15 @@ class _Collected:
     repeats_numbers: bool = False
 
     @classmethod
-    def read(cls, path: Path, fields: Fields, rule: IdRule) -> "_Collected":
+    def read(
+        cls,
+        path: Path,
+        fields: Fields,
+        rule: IdRule,
+        identify: Callable[[RawImage], str] | None = None,
+    ) -> "_Collected":
         """Return the images of a file; without those in no split if it names splits."""
-        images = cls(repr(str(path)), rule, fields.is_scored)
+        images = cls(repr(str(path)), rule, fields.is_scored, identify)
         with collection_paused():
             raw = read_raw(path, Reading(fields, images.skip))
             images.layout, images.dataset = raw.layout, raw.dataset
@@ -141,54 +160,56 @@ class _Collected:
         return images
 
     def skip(self, identity: str, reason: str) -> None:
-        self.skipped.append(SkippedItem(identity, intern(reason)))
+        if self.identify is not None:
+            raise InputError(f"{identity} of {self.name}: {reason}; fix or remove it")
+        self.skipped.append((identity, reason), identity)
         # COCO's images come after its captions
         if self.layout.has_rows and not self.has_captions and len(self.skipped) == _MOST_SKIPPED:
             self.annotations()
 
     def add(self, item: RawImage) -> None:
-        identity, split = item.position, split_of(item.split)
-        try:
-            # captions without images are in the order of another file
-            if not item.file and not self.is_scored:
-                raise BadItem("captions without images; name the image of each")
-            identity = image_id(item.file, self.rule) if item.file else str(len(self.rows) + 1)
-        except (BadItem, InputError) as error:
-            self.skip(identity, str(error))
-            return
-        if item.split is not None:
-            self.has_splits = True
-            split = split or f"unknown split: {item.split!r:.40}"
-        captions = [*self._usable_captions(identity, item.captions)]
+        identity, split = item.position, None
+        if self.identify is not None:
+            identity = self.identify(item)
+        else:
+            try:
+                # captions without images are in the order of another file
+                if not item.file and not self.is_scored:
+                    raise BadItem("captions without images; name the image of each")
+                identity = image_id(item.file, self.rule) if item.file else str(len(self.rows) + 1)
+            except (BadItem, InputError) as error:
+                self.skip(identity, str(error))
+                return
+            if item.split is not None:
+                self.has_splits = True
+                split = split_of(item.split) or f"unknown split: {item.split!r:.40}"
+        captions = [*self._usable_captions(identity, item)]
         self.has_captions |= bool(captions)
         self.has_own_ids |= item.own_id is not None
-        self.rows.append(
-            (identity, item.file, item.position, split, item.own_id, item.order, captions)
-        )
-        self.keys.append(hash(identity))
+        row = (identity, item.file, item.position, split, item.own_id, item.key, item.order)
+        self.rows.append((*row, captions), identity)
 
     def group(self) -> None:
         """Make images of the rows, without a split for those that are left out."""
-        faulty = {item.image_id for item in self.skipped}
-        groups, self.keys = self.rows.groups(self.keys, range(len(self.rows))), array("q")
-        for group in groups:
-            first = ImageRow(*group[0])
-            rows = self._rows_of_one([ImageRow(*row) for row in group])
+        for group in self.rows.groups():
+            first = group[0]
+            rows = self._rows_of_one(group)
             captions = [caption for row in rows for caption in row.captions]
             split = first.split if self.has_splits else ""
-            if not captions:
-                if rows and first.image_id not in faulty:
+            if not captions and self.identify is None:
+                if rows and not any(self.skipped.of_key(first.image_id)):
                     self.skip(first.image_id, "no caption")
                 split = None
             elif split not in ("", *SPLITS):
                 self.skip(first.image_id, split or "no split")
                 split = None
-            self.images.append(first._replace(captions=captions), split)
-        self.rows = PackedRows()
+            self.images.append((*first[:-1], captions), first.image_id)
+            self.splits.append(split and intern(split))
+        self.rows = StoredRows(ImageRow)
 
     def require_images(self) -> None:
         """Raise the most frequent reason as InputError if all images are left out."""
-        if not any(split is not None for split in self.images.splits):
+        if not any(split is not None for split in self.splits):
             self.annotations()
 
     def _rows_of_one(self, rows: Sequence[ImageRow]) -> list[ImageRow]:
@@ -197,6 +218,8 @@ class _Collected:
         A store has one entry for files that share an id, so nothing states whose the features are.
         """
         first, *others = rows
+        if self.identify is not None:
+            return [*rows]
         other = next((row.file for row in others if row.file != first.file), None)
         if other is not None:
             text = "{!r} has the same id as {!r}; rename one"
@@ -220,22 +243,25 @@ class _Collected:
 
     def own_ids(self) -> Iterator[tuple[str, Key | None]]:
         """Yield the id of each image and its own id, also of those that are left out."""
-        return ((row.image_id, row.own_id) for row in self.images.rows())
+        return ((row.image_id, row.own_id) for row in self.images)
 
     def assign(self, splits: Sequence[str | None]) -> None:
         """Give each image its split, and leave out those that have none."""
+        skipped = StoredRows(SkippedItem)
         outside = {
             row.image_id: None
-            for row, split in zip(self.images.rows(), splits, strict=True)
+            for row, split in zip(self.images, splits, strict=True)
             if split is None
         }
-        self.skipped = [item for item in self.skipped if item.image_id not in outside]
-        self.skipped += [SkippedItem(identity, IN_NO_SPLIT) for identity in outside]
-        self.images.assign(splits)
+        kept = (item for item in self.skipped if item.image_id not in outside)
+        for item in chain(kept, (SkippedItem(identity, IN_NO_SPLIT) for identity in outside)):
+            skipped.append((item.image_id, item.reason), item.image_id)
+        pairs = zip(self.splits, splits, strict=True)
+        self.skipped, self.splits = skipped, [own if own is None else split for own, split in pairs]
 
     def annotations(self) -> Annotations:
         """Return what was read; without an image, raise the most frequent reason as InputError."""
-        images = self.images.kept()
+        images = StoredImages(self.images, self.splits)
         if not images:
             what = f"no usable image in {self.name}, read as {self.layout.name}"
             kinds = Counter(map(_kind, self.skipped))
@@ -247,18 +273,18 @@ class _Collected:
                 f"{what}: {count:,} of {len(self.skipped):,} items skipped for one reason, first "
                 f"{first.image_id!r}: {first.reason}; fix them"
             )
-        return Annotations(images, tuple(self.skipped), self.dataset, self.layout.name, self.rule)
+        return Annotations(images, self.skipped, self.dataset, self.layout.name, self.rule)
 
-    def _usable_captions(
-        self, identity: str, captions: Sequence[object]
-    ) -> Iterator[CheckedCaption]:
+    def _usable_captions(self, identity: str, item: RawImage) -> Iterator[CheckedCaption]:
         # records of one image follow each other, and their captions are counted together
         begin = self.last[1] if self.last[0] == identity else 0
         count = 0
-        for count, caption in enumerate(captions, start=1):
+        for count, caption in enumerate(item.captions, start=1):
             try:
                 yield checked_caption(caption, may_be_empty=self.is_scored)
             except BadItem as error:
+                if self.identify is not None:
+                    self.skip(f"caption at {item.position}", str(error))
                 self.skip(identity, f"caption {begin + count - 1}: {error}")
         self.last = identity, begin + count
 

@@ -3,7 +3,7 @@
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from html import unescape
 from types import MappingProxyType
@@ -84,8 +84,7 @@ def doubts(annotations: Annotations, tokenizer: Tokenizer = "karpathy") -> list[
 
     tokenizer: the one that is set, which another script than Latin needs to be unicode.
     """
-    captions = list(_captions(annotations))
-    lines = [*doubtful_captions(captions), *_repeated(annotations)]
+    lines = [*doubtful_captions(_captions(annotations)), *_repeated(annotations)]
     script, share = script_of(_texts(annotations))
     if tokenizer != "unicode" and share > 0.5 and script != "LATIN":
         lines.append(
@@ -93,20 +92,27 @@ def doubts(annotations: Annotations, tokenizer: Tokenizer = "karpathy") -> list[
             "than Latin need preprocess.tokenizer=unicode, without METEOR and SPICE"
         )
     if tokenizer != "unicode" and (dotted := [t for t in _texts(annotations) if "İ" in t]):
+        count = sum(1 for _ in _texts(annotations))
         lines.append(
-            f"{len(dotted):,} of {len(captions):,} captions have 'İ', which is two characters in "
+            f"{len(dotted):,} of {count:,} captions have 'İ', which is two characters in "
             f"lower case unless preprocess.tokenizer=unicode is set: {dotted[0][:60]!r}"
         )
     return lines
 
 
-def doubtful_captions(captions: Sequence[tuple[str, str]]) -> Iterator[str]:
-    """Yield a line for each of DOUBTS, with a count and an example; captions: image and text."""
-    for what, is_so in DOUBTS.items():
-        matches = [(image, text) for image, text in captions if is_so(text)]
-        for image, text in matches[:1]:
-            count = f"{len(matches):,} of {len(captions):,}"
-            yield f"{count} captions {what}: {image} {text[:60]!r}"
+def doubtful_captions(captions: Iterable[tuple[str, str]]) -> list[str]:
+    """Return a line for each of DOUBTS, with a count and an example; captions: image and text."""
+    counts, examples, total = Counter[str](), dict[str, str](), 0
+    for image, text in captions:
+        total += 1
+        for what in (what for what, is_so in DOUBTS.items() if is_so(text)):
+            counts[what] += 1
+            examples.setdefault(what, f"{image} {text[:60]!r}")
+    return [
+        f"{counts[what]:,} of {total:,} captions {what}: {examples[what]}"
+        for what in DOUBTS
+        if what in counts
+    ]
 
 
 def needs_unicode(annotations: Annotations) -> bool:

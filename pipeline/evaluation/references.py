@@ -8,8 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, starmap
+from operator import attrgetter
 from pathlib import Path
+from typing import cast
 
+from a2cap.data.annotations.image_rows import ImageValues, StoredImages
 from a2cap.data.annotations.layouts import DICTIONARY
 from a2cap.data.annotations.read import read_all
 from a2cap.data.annotations.record import CAPTION_FIELDS, REFERENCE_FIELDS, Fields
@@ -35,14 +38,14 @@ _MOST_LETTERS = 0.5
 class References:
     """References of images by id, in the order of their file, as written or as PTB tokens.
 
-    own_ids: ids that the file gives images beside their names.
+    own_ids: ids that the file gives images beside their names, None for an image without one.
     orders: places of the images' first captions in the file.
     may_be_tokens: True for the form of a2's references.json.
     rule: of the ids of files, path if their numbers are not different.
     """
 
     texts: Mapping[str, list[str]]
-    own_ids: Mapping[str, Key]
+    own_ids: Mapping[str, Key | None]
     orders: Mapping[str, int] = field(default_factory=dict)
     may_be_tokens: bool = False
     rule: IdRule = "number"
@@ -56,7 +59,7 @@ class References:
 
     def tokenizer(self) -> Tokenizer:
         """Return the tokenizer for the script of the references, with a notice of Unicode words."""
-        script, share = script_of(chain(*self.texts.values()))
+        script, share = script_of(chain.from_iterable(self.texts.values()))
         if script == "LATIN" or share <= _MOST_LETTERS:
             return "karpathy"
         logger.warning(
@@ -73,7 +76,7 @@ class References:
         own = ((identity, self.own_ids.get(identity)) for identity in self.texts)
         return Identities(own, rule=self.rule)
 
-    def in_order(self, captions: Sequence[Sequence[str]], name: str) -> list[str]:
+    def in_order(self, captions: StoredImages, name: str) -> list[str]:
         """Return the images of captions that a file lists without any, with a notice of the order.
 
         Raises InputError for another number of them.
@@ -85,8 +88,9 @@ class References:
                 f"{len(ids):,} images; name the image of each, or give one for each image, in "
                 "the order of the references"
             )
-        pairs = zip(ids[:2], captions, strict=False)
-        first = [f"{self.key_of(i)}: {''.join(texts)[:40]!r}" for i, texts in pairs]
+        pairs = zip(ids[:2], captions.rows(), strict=False)
+        texts = [(i, "".join(text for text, _ in row.captions)) for i, row in pairs]
+        first = [f"{self.key_of(i)}: {text[:40]!r}" for i, text in texts]
         notice = "captions of %s are taken in the order of the references' images: %s"
         logger.warning(notice, name, ", ".join(first))
         orders = {
@@ -102,7 +106,8 @@ class References:
 
     def key_of(self, image_id: str) -> Key:
         """Return an image's own id, or else the id of its file."""
-        return self.own_ids.get(image_id, image_id)
+        own = self.own_ids.get(image_id)
+        return image_id if own is None else own
 
 
 def reference_fields(columns: Sequence[str] = (), *, beside_captions: bool = False) -> Fields:
@@ -120,22 +125,21 @@ def read_references(path: Path, fields: Fields = _FIELDS) -> References:
     Raises InputError for an unknown layout, too many bad items, and splits without test.
     """
     annotations = read_all(path, fields)
-    images, skipped = annotations.images, annotations.skipped
+    images, skipped = cast("StoredImages", annotations.images), annotations.skipped
     for item in skipped[:_LOGGED_ITEMS]:
         logger.warning("skipped in %s: %s (%s)", path, item.image_id, item.reason)
     check_skip_limit(skipped, len(images) + len(skipped), "references")
-    if any(image.split for image in images):
-        images = tuple(image for image in images if image.split == "test")
+    if images[0].split:
+        images = images.of_split("test")
     if not images:
         raise InputError(f"no image of {str(path)!r} is in its test split; name other references")
-    texts = {image.image_id: [caption.raw for caption in image.captions] for image in images}
-    if not any(map(str.strip, chain(*texts.values()))):
+    if not any(raw.strip() for row in images.rows() for raw, _ in row.captions):
         raise InputError(f"no reference of {str(path)!r} has words; name other references")
-    own_ids = {image.image_id: image.own_id for image in images if image.own_id is not None}
+    has_own_ids = any(row.own_id is not None for row in images.rows())
     return References(
-        texts,
-        own_ids or _preprocessed_ids(path),
-        {image.image_id: image.order for image in images},
+        ImageValues(images, lambda row: [raw for raw, _ in row.captions]),
+        ImageValues(images, attrgetter("own_id")) if has_own_ids else _preprocessed_ids(path),
+        ImageValues(images, attrgetter("order")),
         annotations.layout == DICTIONARY,
         annotations.rule,
     )
@@ -181,7 +185,7 @@ def missing_captions(missing: Sequence[Key], total: int) -> str:
     return f"{count} images with references have no caption: {sample_ids([*map(str, missing)])}"
 
 
-def _preprocessed_ids(references: Path) -> Mapping[str, Key]:
+def _preprocessed_ids(references: Path) -> Mapping[str, Key | None]:
     """Return the ids of the annotations that the captions beside a2's references.json have."""
     captions = references.with_name(CAPTIONS)
     if references.name != REFERENCES or not captions.is_file():

@@ -5,21 +5,21 @@ Captions without images are in the order of the references.
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
+from operator import attrgetter
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
-from a2cap.data.annotations.caption import checked_caption
-from a2cap.data.annotations.layouts import read_raw
-from a2cap.data.annotations.read import collection_paused
+from a2cap.data.annotations.image_rows import ImageRow, ImageValues, StoredImages
+from a2cap.data.annotations.read import read_identified
 from a2cap.data.annotations.record import (
     CAPTION_FIELDS,
     PREDICTION_FIELDS,
     Fields,
     RawImage,
-    Reading,
 )
+from a2cap.data.annotations.stored_rows import StoredRows
 from a2cap.data.annotations.summary import doubtful_captions
 from a2cap.data.captions.unicode_words import without_false_spaces
 from a2cap.data.errors import InputError
@@ -38,14 +38,25 @@ _REMEDY = (
 
 @dataclass(frozen=True)
 class Results:
-    """One caption for each image by its id, and the ids as the file has them.
+    """Images of one caption each, by the ids of their references."""
 
-    own_ids: ids that the file gives images beside the names of their files.
-    """
+    images: StoredImages
 
-    captions: Mapping[str, str]
-    keys: Mapping[str, Key]
-    own_ids: Mapping[str, Key] = field(default_factory=dict)
+    @property
+    def captions(self) -> Mapping[str, str]:
+        """The caption of each image."""
+        return ImageValues(self.images, lambda row: row.captions[0][0])
+
+    @property
+    def keys(self) -> Mapping[str, Key]:
+        """The images as the file names them."""
+        return ImageValues(self.images, attrgetter("key"))
+
+    @property
+    def own_ids(self) -> dict[str, Key]:
+        """Ids that the file gives images beside the names of their files."""
+        rows = [row for row in self.images.rows() if _states_file(row)]
+        return {row.image_id: row.own_id for row in rows if row.own_id is not None}
 
 
 def caption_fields(column: str | None = None) -> Fields:
@@ -83,33 +94,17 @@ def read_captions(
     pycocoevalcap.
     """
     name = repr(str(path))
-
-    def reject(position: str, reason: str) -> None:
-        raise InputError(f"{position} of {name}: {reason}; fix or remove it")
-
-    reading = Reading(fields, reject)
-    with collection_paused():
-        images = list(read_raw(path, reading).images)
-    is_listed = bool(images) and not any(image.file for image in images)
-    if not is_listed:
-        ids = _linked(images, references, name)
-    elif references is None:
-        ids = [str(number) for number in range(1, len(images) + 1)]
-    else:
-        ids = references.in_order([[*map(str, image.captions)] for image in images], name)
-    keys, texts, own = dict[str, Key](), dict[str, list[str]](), dict[str, Key]()
-    for i, image in zip(ids, images, strict=True):
-        keys[i] = image.key if not is_listed else references.key_of(i) if references else i
-        with reading.skipping(f"caption at {image.position}"):
-            raws = [checked_caption(caption, may_be_empty=True)[0] for caption in image.captions]
-            texts.setdefault(i, []).extend(raws)
-        if image.own_id is not None and _states_file(image):
-            own[i] = image.own_id
-    _require_one_caption(texts, keys, name)
-    captions = {i: text for i, [text] in texts.items()}
-    for line in doubtful_captions([(str(keys[i]), text) for i, text in captions.items()]):
+    links = _Links(references, name)
+    images = read_identified(path, fields, links.id_of)
+    if links.unnamed and links.unnamed != links.count:
+        raise InputError(f"{links.first_unnamed} of {name} names no image; name the image of each")
+    if links.unnamed:
+        images = _in_order(images, references, name)
+    _require_one_caption(images, name)
+    results = Results(images)
+    for line in doubtful_captions((str(row.key), row.captions[0][0]) for row in images.rows()):
         logger.warning("%s: %s", name, line)
-    return Results(captions, keys, own)
+    return results
 
 
 def write_results(
@@ -133,25 +128,45 @@ def write_results(
     write_json(path, entries)
 
 
-def _linked(images: Sequence[RawImage], references: References | None, name: str) -> list[str]:
-    """Return the ids of captioned images; unknown ones have those of their files."""
-    unknown = [_file_id(image, name) for image in images]
-    if references is None:
-        return unknown
-    read = partial(references.identities.reader, f"captions of {name}", remedy=_REMEDY)
-    unclear, own = read(), read(prefer="annotation")
-    ids = []
-    for image, file_id in zip(images, unknown, strict=True):
+class _Links:
+    """Links of the records of a file with references, or with the ids of their files."""
+
+    def __init__(self, references: References | None, name: str) -> None:
+        self._references = references
+        identities = NO_OWN_IDS if references is None else references.identities
+        read = partial(identities.reader, f"captions of {name}", remedy=_REMEDY)
+        self.readers = read(), read(prefer="annotation")
+        self.count, self.unnamed, self.first_unnamed = 0, 0, ""
+
+    def id_of(self, image: RawImage) -> str:
+        """Return the id of an image, its number if the record names none."""
+        self.count += 1
+        if not image.file:
+            self.unnamed += 1
+            self.first_unnamed = self.first_unnamed or image.position
+            return str(self.count)
+        references, file_id = self._references, named_id("/".join(_parts(image.file)) or "?")
+        if references is None:
+            return file_id
         identity = _by_file(image, references)
         if identity is None and (image.own_id is not None or not names_file(str(image.key))):
+            unclear, own = self.readers
             identity = unclear(image.key) if image.own_id is None else own(image.own_id)
         if identity is None or identity not in references.texts:
             # an unknown id may be the number of a file that has references
             identity = f"id {image.key}" if file_id in references.texts else file_id
-        ids.append(identity)
-    for summary in filter(None, (unclear.summary, own.summary)):
-        logger.info("%s", summary)
-    return ids
+        return identity
+
+
+def _in_order(images: StoredImages, references: References | None, name: str) -> StoredImages:
+    """Return captions without images as those of the references' images, else by their numbers."""
+    rows = StoredRows(ImageRow)
+    own = [row.image_id for row in images.rows()]
+    ids = own if references is None else references.in_order(images, name)
+    for row, i in zip(images.rows(), ids, strict=True):
+        key = references.key_of(i) if references else i
+        rows.append(row._replace(image_id=i, key=key), i)
+    return StoredImages(rows, [""] * len(rows))
 
 
 def _by_file(image: RawImage, references: References) -> str | None:
@@ -168,15 +183,9 @@ def _by_file(image: RawImage, references: References) -> str | None:
     return next((identity for identity in ends if identity in references.texts), None)
 
 
-def _states_file(image: RawImage) -> bool:
+def _states_file(image: RawImage | ImageRow) -> bool:
     """Return True for a record that has an id and the name of a file, not one for both."""
     return image.own_id is not None and normal_key(image.file) != normal_key(image.own_id)
-
-
-def _file_id(image: RawImage, name: str) -> str:
-    if not image.file:
-        raise InputError(f"{image.position} of {name} names no image; name the image of each")
-    return named_id("/".join(_parts(image.file)) or "?")
 
 
 def _parts(file: str) -> list[str]:
@@ -184,12 +193,10 @@ def _parts(file: str) -> list[str]:
     return [part for part in parts if part not in ("/", "..") and not part.endswith(":")]
 
 
-def _require_one_caption(
-    texts: Mapping[str, Sequence[str]], keys: Mapping[str, Key], name: str
-) -> None:
+def _require_one_caption(images: StoredImages, name: str) -> None:
     """Raise InputError for images with more or less than one caption."""
-    several = [str(keys[i]) for i, captions in texts.items() if len(captions) > 1]
-    without = [str(keys[i]) for i, captions in texts.items() if not captions]
+    several = [str(row.key) for row in images.rows() if len(row.captions) > 1]
+    without = [str(row.key) for row in images.rows() if not row.captions]
     if several or without:
         what, remedy = ("more than one", "keep one caption for") if several else ("no", "caption")
         raise InputError(

@@ -1,38 +1,23 @@
-"""Packed rows, members and COCO, against lists and dictionaries of Python."""
+"""Members of JSON objects and COCO, against lists and dictionaries of Python."""
 
 import json
-from array import array
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from a2cap.data.annotations.carriers import coco
-from a2cap.data.annotations.packed_rows import Members, PackedRows, repeated_numbers
+from a2cap.data.annotations.members import Members
 from a2cap.data.annotations.record import Fields, RawImage, Reading
 from a2cap.data.files.json_file import JsonObject, parse_json
 from tests.data.messages import message_of
-
-KEYS = st.lists(st.integers(-3, 3) | st.sampled_from([2**63 - 1, -(2**63)]), max_size=100)
 
 
 def members_of(document, size=7):
     """The members of a value as JSON, which comes in blocks of `size` characters."""
     text = document if isinstance(document, str) else json.dumps(document)
     blocks = [text[n : n + size] for n in range(0, len(text), size)]
-    return Members(JsonObject(blocks, where="'x'"))
-
-
-@given(KEYS)
-def test_rows_come_back_in_order_and_in_groups_of_equal_keys(keys):
-    rows, groups = PackedRows(), {}
-    for number, key in enumerate(keys):
-        rows.append({"n": number})
-        groups.setdefault(key, []).append({"n": number})
-    assert [*rows] == [{"n": number} for number in range(len(keys))]
-    assert [*rows.since(33)] == [*rows][33:]
-    assert [*rows.groups(array("q", keys), range(len(keys)))] == [*groups.values()]
-    assert repeated_numbers(array("q", keys)) == {k for k in keys if keys.count(k) > 1}
+    return Members(lambda: JsonObject(blocks, where="'x'"))
 
 
 VALUES = st.recursive(
@@ -49,7 +34,7 @@ VALUES = st.recursive(
 @given(st.dictionaries(st.text(max_size=3), VALUES, max_size=5), st.integers(1, 40))
 def test_the_members_of_an_object_are_those_that_json_has(document, size):
     read = {}
-    for key, place, value in members_of(document, size=size).rows:
+    for key, place, value in members_of(document, size=size):
         if place is None:
             read[key] = value
         else:
@@ -60,7 +45,7 @@ def test_the_members_of_an_object_are_those_that_json_has(document, size):
 @pytest.mark.parametrize("size", range(1, 12))
 def test_a_number_goes_on_in_the_next_block(size):
     document = {"version": 1.5, "a": [1e22, -2.5e-7], "b": 12}
-    members = members_of(document, size=size).rows
+    members = members_of(document, size=size)
     assert [value for *_, value in members] == [1.5, 1e22, -2.5e-7, 12]
 
 
@@ -75,7 +60,7 @@ def test_a_damaged_object_has_the_error_of_a_whole_text(position):
         except Exception as error:
             assert message_of(members_of, text) == str(error)
         else:
-            assert members_of(text).rows
+            assert [*members_of(text)]
 
 
 def test_a_repeated_key_of_many_is_named():
