@@ -116,8 +116,10 @@ def table_cell(page: str, heading: str, row: str, column: str) -> str:
 
     Raises KeyError if the page has no such cell.
     """
-    below = re.split(rf"^#+ {re.escape(heading)}$", page, flags=re.MULTILINE)
-    lines = [line for line in below[-1].splitlines() if line.startswith("|")] if below[1:] else []
+    table = re.search(
+        rf"^#+ {re.escape(heading)}\n(?:(?![#|]).*\n)*((?:\|.*\n)+)", page, flags=re.MULTILINE
+    )
+    lines = table[1].splitlines() if table else []
     rows = [[cell.strip().strip("*") for cell in line.strip("|").split("|")] for line in lines]
     for cells in rows:
         if cells[0] == row and column in rows[0]:

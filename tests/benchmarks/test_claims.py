@@ -33,6 +33,14 @@ TABLE = """## Fusions
 |---|---:|---:|
 | none | 2.1 | 0.7 |
 | gate | **2.0** | 0.6 |
+
+## Without a table
+
+## Later
+
+| | CIDEr | truth |
+|---|---:|---:|
+| max | 1.0 | 0.5 |
 """
 
 
@@ -69,7 +77,8 @@ def test_a_cell_of_a_table_is_read_without_bold():
     assert table_cell(TABLE, "Fusions", "gate", "CIDEr") == "2.0"
     for names in (
         ("Other", "gate", "CIDEr"),
-        ("Fusions", "max", "CIDEr"),
+        ("Fusions", "max", "CIDEr"),  # of a later table
+        ("Without a table", "max", "CIDEr"),
         ("Fusions", "gate", "x"),
     ):
         with pytest.raises(KeyError, match="no cell"):
