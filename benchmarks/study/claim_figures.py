@@ -19,6 +19,7 @@ from benchmarks.study.grid import (
     DEEP_WEIGHT,
     DEEP_WEIGHTS,
     DEEPENED,
+    SMALL_WEIGHT,
     WEIGHTS,
 )
 from benchmarks.study.page import table_cell
@@ -39,7 +40,7 @@ def draw_claims(results: Results, tables: str, folder: Path) -> list[Path]:
     alpha, evidence = "tau attention", "tau evidence"
     agreement: dict[str, dict[str, Sequence[Curve]]] = {}
     moved: dict[str, Sequence[Curve]] = {}
-    fusions = {name: name for name in FUSIONS if name != "none"}
+    fusions = {name: name for name in (*FUSIONS, f"gate, λ {SMALL_WEIGHT}") if name != "none"}
     for part, data in {DEEPENED: "scenes", DEEP_PHOTOGRAPHED: "Flickr8k"}.items():
         curves = partial(_curves, results, part)
         agreement[data] = {
