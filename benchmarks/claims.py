@@ -17,6 +17,7 @@ from pathlib import Path
 from statistics import fmean
 
 import click
+import torch
 
 from a2cap.pipeline.analysis.t_interval import t_interval
 from benchmarks import captioners
@@ -209,6 +210,7 @@ def main(
     for part in () if quick else measured_parts:
         if (option := OF_PHOTOGRAPHS.get(part)) and folders[option] is None:
             raise click.UsageError(f"no photographs for {part!r}; name them with --{option}")
+    torch.set_num_threads(1)  # as in the processes that train
     if measured_parts:
         print_machine()
     with tempfile.TemporaryDirectory() as temporary:

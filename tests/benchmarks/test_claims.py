@@ -7,8 +7,10 @@ from functools import partial
 import pytest
 from click.testing import CliRunner
 
+from a2cap.data.captions.vocabulary import PAD
 from a2cap.data.errors import A2Error
 from benchmarks import alignment_study, claims
+from benchmarks.study import updates
 from benchmarks.study.grid import Trial, trials
 from benchmarks.study.page import figure, table_cell, with_figures
 from benchmarks.study.results import Results, Row, keep
@@ -219,6 +221,24 @@ def test_the_error_of_a_captioner_does_not_stop_the_others(tmp_path):
     assert len(errors) == 2
     assert all(isinstance(error, A2Error) for error in errors)
     assert all("data.images is not a folder" in str(error) for error in errors)
+
+
+@pytest.mark.parametrize(
+    ("label", "images", "lengths", "share"),
+    [
+        ("spatial", 13, [8, 9, 10, 11, 12, 13, 14], 62 / 65),
+        ("gru", 13, sorted({*updates.WORDS}), 1.0),
+        ("show-attend-tell of 1000", 64, [11], 1.0),
+    ],
+)
+def test_an_epoch_has_the_batches_of_its_authors(label, images, lengths, share):
+    [words], of_captions = updates._epoch(label, (11,))
+    batch = updates._batch(updates.QUICK, words)
+    assert ((batch.tokens != PAD).sum(dim=-1) - 1).equal(words)  # without <eos>
+    assert len(words) == images
+    assert {7, *lengths} >= {*words.flatten().tolist()} >= {*lengths}
+    assert batch.tokens.shape[-1] == max(lengths) + 1
+    assert of_captions == share
 
 
 @pytest.mark.slow
