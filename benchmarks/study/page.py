@@ -46,17 +46,18 @@ def with_figures(page: str, results: Results, *, is_quick: bool = False) -> str:
 
 
 def _machines(results: Results, part: str) -> str:
-    """Return where, when and for how long a part was measured; of which seeds if these differ."""
+    """Return where and when a part was measured; which seeds or label where these differ."""
     measured: dict[str, list[Row]] = {}
     for row in results.rows:
         if row.part == part:
             measured.setdefault(row.machine, []).append(row)
     texts = []
     for machine, rows in measured.items():
-        seeds = ", ".join(map(str, sorted({row.seed for row in rows})))
+        labels, seeds = {row.label for row in rows}, sorted({row.seed for row in rows})
         minutes = sum(row.values.get("seconds", 0.0) for row in rows) / 60
-        of = f"seed {seeds}: " if len(measured) > 1 else ""
-        texts.append(f"{of}{machine}" + (f", {minutes:.0f} min" if minutes else ""))
+        of = [*(labels if len(labels) == 1 else ()), f"seed{'s' * (len(seeds) > 1)}"]
+        named = f"{', '.join(of)} {', '.join(map(str, seeds))}: " if len(measured) > 1 else ""
+        texts.append(f"{named}{machine}" + (f", {minutes:.0f} min" if minutes else ""))
     return "; ".join(texts)
 
 

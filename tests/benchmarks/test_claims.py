@@ -130,7 +130,7 @@ def test_the_machine_of_each_seed_is_named_where_they_differ():
     rows += [Row("depth", label, "XE", 2, machine="a Xeon") for label in ("none", "gate")]
     rows += [Row("depth", "none", "", 1, failure="the loss is nan", machine="a Xeon")]
     assert with_figures(page, Results(rows)) == page.replace(
-        "old", "seed 0: an EPYC, 2 min; seed 1, 2: a Xeon"
+        "old", "gate, seed 0: an EPYC, 2 min; seeds 1, 2: a Xeon"
     )
 
 
