@@ -44,7 +44,7 @@ def _settings(kind, **fields):
     return ALL_KINDS[kind].settings(**{**TINY[kind], **fields})
 
 
-KINDS = {kind: partial(_settings, kind) for kind in TINY}
+KINDS = {kind: partial(_settings, kind) for kind in ALL_KINDS}
 """Kind -> its settings at a tiny size, with the given fields."""
 
 

@@ -9,7 +9,7 @@ from a2cap.model.attention.supervised_attention import ProphetAttention, mean_at
 from a2cap.model.captioner import Teaching
 from a2cap.model.losses import two_losses
 from tests.model.gradients import assert_slope
-from tests.model.kinds import KINDS, make, refusal
+from tests.model.kinds import KINDS, has_attention, make, refusal
 
 PLAIN = {"fusion": "none"}
 
@@ -75,7 +75,7 @@ def test_prophet_attention_is_learned_from_its_word_and_moves_attention_alone(im
 NO_PROPHET = {
     "m2": "Prophet Attention reads one state of each region, and the decoder of m2 those of every",
     **dict.fromkeys(
-        ("lstm-a", "log-bilinear", "nic"),
+        (kind for kind in KINDS if not has_attention(kind)),
         "prophet is 0.3, but this captioner has no attention that it could train; set prophet",
     ),
 }
