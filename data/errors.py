@@ -4,6 +4,9 @@ Their texts read *what happened: value; what to do*. Only the command line turns
 exit code. `a2cap.model`, which imports no other box, raises its own `ModelError`.
 """
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 
 class A2Error(Exception):
     """Base of all errors that a user can cause or fix."""
@@ -35,3 +38,9 @@ class WeightsError(A2Error):
 
 class LockedError(A2Error):
     """Raised when another process is running the same stage."""
+
+
+def near_name(name: str, names: Iterable[str], *, otherwise: str = "") -> str:
+    """Return "did you mean 'NAME'?" with the most similar of some names, `otherwise` for none."""
+    near = get_close_matches(name, list(names), n=1)
+    return f"did you mean {near[0]!r}?" if near else otherwise

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from a2cap.data.errors import ConfigError
+from a2cap.data.errors import ConfigError, near_name
 from a2cap.model.captioners.kinds import KINDS, Kind
 from a2cap.model.captioners.model_config import KIND_ERROR
 
@@ -110,8 +110,7 @@ def _format_problem(
         return f"{problem}; {remedy}: {'; '.join(filter(None, about))}"
     inside, model = (parts[1:-1], captioner) if is_of_model else (parts[:-1], root)
     valid = list(_model_at(inside, model).model_fields)
-    nearest = get_close_matches(parts[-1], valid, n=1, cutoff=0.5)
-    remedy = f"did you mean {nearest[0]!r}?" if nearest else f"valid names: {', '.join(valid)}"
+    remedy = near_name(parts[-1], valid, otherwise=f"valid names: {', '.join(valid)}")
     return f"{path}: unknown field; {remedy}"
 
 
@@ -153,8 +152,7 @@ def explain_field(path: str, root: type[BaseModel]) -> list[str]:
     """
     fields = [field for field, _ in field_paths(root)]
     if path not in fields:
-        nearest = get_close_matches(path, fields, n=1, cutoff=0.5)
-        remedy = f"did you mean {nearest[0]!r}?" if nearest else 'see "a2 config show"'
+        remedy = near_name(path, fields, otherwise='see "a2 config show"')
         raise ConfigError(f"unknown field: {path!r}; {remedy}")
     inside = [field for field in fields if field.rpartition(".")[0] == path]
     if inside:

@@ -6,7 +6,6 @@ Defaults are in the models only. All problems are reported at once, each with it
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
 from typing import Self
@@ -15,7 +14,7 @@ import yaml
 from pydantic import ValidationError, ValidationInfo, model_validator
 
 from a2cap.data.data_config import DataConfig, PreprocessConfig, Section
-from a2cap.data.errors import ConfigError
+from a2cap.data.errors import ConfigError, near_name
 from a2cap.data.files.yaml_file import parse_yaml, read_yaml
 from a2cap.extract.extract_config import LITE, OWN_ENCODER, ExtractConfig
 from a2cap.model.captioners.captioner_settings import CaptionerSettings
@@ -161,10 +160,12 @@ def load_config(
     if path is not None and not (path.exists() or path.suffix or len(path.parts) > 1):
         bundled = {file.stem: file for file in Path(str(files("a2cap.configs"))).glob("*.yaml")}
         if path.name not in bundled:
-            near = get_close_matches(path.name, bundled, n=1)
-            meant = f"did you mean {near[0]!r}? Name" if near else "name"
+            near = near_name(path.name, bundled)
+            remedy = f"{near} Name" if near else "name"
             names = ", ".join(sorted(bundled))
-            raise ConfigError(f"config not found: {path.name!r}; {meant} a file, or one of {names}")
+            raise ConfigError(
+                f"config not found: {path.name!r}; {remedy} a file, or one of {names}"
+            )
         path = bundled[path.name]
     content = {} if path is None else read_yaml(path)
     problems = [problem for override in overrides if (problem := _apply(content, override))]

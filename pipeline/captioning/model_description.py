@@ -5,13 +5,12 @@ It contains `model.safetensors` (tensors), `model.json` (plain configuration), `
 """
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
 from a2cap.data.captions.vocabulary import Vocabulary
-from a2cap.data.errors import A2Error, InputError
+from a2cap.data.errors import A2Error, InputError, near_name
 from a2cap.data.files.json_file import read_json
 from a2cap.data.files.paths import did_you_mean
 from a2cap.data.files.sealed_folder import MANIFEST, FileContent, installed_versions, read_manifest
@@ -49,8 +48,8 @@ def require_files(directory: Path, *names: str) -> None:
     """Raise A2Error if a file of a trained captioner is missing."""
     for name in names:
         if not (directory / name).is_file():
-            near = get_close_matches(str(directory), captioners.BUNDLED, n=1)
-            meant = f"; did you mean {near[0]!r}?" if near else did_you_mean(directory)
+            near = near_name(str(directory), captioners.BUNDLED)
+            meant = f"; {near}" if near else did_you_mean(directory)
             raise A2Error(
                 f"no trained model in {str(directory)!r}: {name} is missing; "
                 f'name a directory that "a2 train" has finished{meant}'

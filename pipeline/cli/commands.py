@@ -5,7 +5,6 @@ import logging
 import shlex
 import signal
 from collections.abc import Mapping
-from difflib import get_close_matches
 from importlib import import_module
 from inspect import cleandoc
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 
 import click
 
-from a2cap.data.errors import A2Error, ConfigError, LockedError
+from a2cap.data.errors import A2Error, ConfigError, LockedError, near_name
 from a2cap.data.files.paths import did_you_mean
 from a2cap.data.image_ids import IMAGE_SUFFIXES
 from a2cap.model.errors import ModelError
@@ -92,8 +91,8 @@ class Commands(click.Group):
         if self.get_command(ctx, args[0]) is None:
             if ctx.parent is None and (command := _command_for(args[0])):
                 ctx.fail(f"no command {args[0]!r}; did you mean: {command} {shlex.quote(args[0])}")
-            if near := get_close_matches(args[0], self.list_commands(ctx), n=1):
-                ctx.fail(f"no command {args[0]!r}; did you mean {near[0]!r}?")
+            if near := near_name(args[0], self.list_commands(ctx)):
+                ctx.fail(f"no command {args[0]!r}; {near}")
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:

@@ -7,12 +7,11 @@ import shutil
 import sys
 import textwrap
 from datetime import datetime
-from difflib import get_close_matches
 from pathlib import Path
 
 import click
 
-from a2cap.data.errors import InputError
+from a2cap.data.errors import InputError, near_name
 from a2cap.data.files.csv_cell import as_text
 from a2cap.data.files.yaml_file import parse_yaml
 from a2cap.pipeline.cli.options import FOLDER, artifacts_option
@@ -116,8 +115,8 @@ def _setting(listed: list[RunResult], name: str) -> str:
         return name if name in meant else meant[0]
     if meant:
         raise InputError(f"{name!r} is in several settings; name one of {', '.join(meant)}")
-    near = get_close_matches(name, fields, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else '"a2 runs --json" lists those that are changed'
+    changed = '"a2 runs --json" lists those that are changed'
+    hint = near_name(name, fields, otherwise=changed)
     raise InputError(f"no listed run has the setting {name!r}; {hint}")
 
 
