@@ -12,8 +12,9 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
+from a2cap.data.data_config import Section
 from a2cap.data.errors import ConfigError
 from a2cap.data.files.yaml_file import read_yaml
 
@@ -66,36 +67,30 @@ def ensembles_of_seeds(points: Sequence[Point]) -> list[Ensemble]:
     ]
 
 
-class _System(BaseModel):
+class _System(Section):
     """A system of a table: its configuration beside the table, and settings that differ."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     config: str
     set: tuple[str, ...] = ()
 
 
-class _Joined(BaseModel):
+class _Joined(Section):
     """Systems that are evaluated as an ensemble, and settings of the evaluation."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     of: Annotated[tuple[str, ...], Field(min_length=2)]
     set: tuple[str, ...] = ()
 
 
-class SystemsTable(BaseModel):
+class SystemsTable(Section):
     """Systems by name, settings of all, and those of each phase of training, which win.
 
     ensembles: of systems, by name.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     set: tuple[str, ...] = ()
     phases: dict[str, tuple[str, ...]]
     systems: dict[str, _System]
-    ensembles: dict[str, _Joined] = {}
+    ensembles: dict[str, _Joined] = Field(default_factory=dict)
 
     def points(self, folder: Path, overrides: Sequence[str]) -> list[Point]:
         """Return the grid of every system in every phase.

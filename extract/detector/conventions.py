@@ -10,13 +10,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     PositiveFloat,
     SerializerFunctionWrapHandler,
     model_serializer,
 )
 
+from a2cap.data.data_config import Section
 from a2cap.extract.detector.anchors import caffe_anchors, detectron2_anchors
 from a2cap.extract.detector.resnet import STRIDE
 
@@ -25,12 +24,8 @@ LastStage = Literal["dilated", "strided"]
 RegionPooling = Literal["maximum", "bilinear"]
 
 
-class DetectorMeta(BaseModel):
+class DetectorMeta(Section):
     """The conventions of a set of weights. None may be guessed; the last two may be unstated."""
-
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
-    )
 
     origin: str
     """Source of the weights."""
