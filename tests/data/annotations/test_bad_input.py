@@ -10,6 +10,8 @@ from a2cap.data.annotations import read
 from a2cap.data.annotations.read import read_annotations
 from a2cap.data.errors import InputError
 from a2cap.data.files import json_file
+from a2cap.pipeline.evaluation.references import read_references
+from a2cap.pipeline.evaluation.results import read_captions
 from tests.data.annotations.documents import reasons
 from tests.data.messages import message_of, written
 
@@ -155,11 +157,11 @@ LINE = "a man in a {} coat and {} dogs sit on the {} grass beside a road"
 WORDS = ["red", "green", "two", "old", "wet", "small"]
 
 
-def peak_of_reading(path):
-    """The most bytes that reading holds at a time."""
+def peak_of_reading(path, read=read_annotations):
+    """The most bytes that reading holds at a time, without the megabytes that SQLite keeps."""
     tracemalloc.start()
     with suppress(InputError):
-        read_annotations(path)
+        read(path)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     return peak
@@ -205,3 +207,24 @@ def test_annotations_take_at_most_twice_their_file_in_memory(
     path = written(tmp_path, text, name)
     # of two readings, as the interpreter's table of strings may grow during one of them
     assert any(peak_of_reading(path) < 2 * path.stat().st_size for _ in range(2))
+
+
+INFO = {"log": [{"step": n, "text": LINE} for n in range(6000)]}
+ROW = {"image_id": 7, "caption": LINE}
+
+
+@pytest.mark.parametrize("read", [read_annotations, read_references, read_captions])
+@pytest.mark.parametrize(
+    "document",
+    [
+        pytest.param([ROW | {"image_id": n} for n in range(3000)], id="list"),
+        pytest.param({f"{n}.jpg": LINE for n in range(3000)}, id="dictionary"),
+        pytest.param([ROW, *({"image": n, "caption": n} for n in range(5000))], id="bad"),
+        pytest.param({"info": INFO, "images": [{"id": 7}], "annotations": [ROW]}, id="info"),
+    ],
+)
+def test_no_reader_takes_more_than_twice_its_file_in_memory(tmp_path, monkeypatch, read, document):
+    monkeypatch.setattr(json_file, "_BLOCK", 4096)
+    monkeypatch.setattr(json_file, "_LARGEST", 40_000)
+    path = written(tmp_path, document)
+    assert any(peak_of_reading(path, read) < 2 * path.stat().st_size for _ in range(2))
