@@ -3,12 +3,10 @@
 A bad item is skipped with a reason; `check_skip_limit` raises if there are too many.
 """
 
-import gc
 import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -105,19 +103,6 @@ def read_identified(
     return StoredImages(images.images, images.splits)
 
 
-@contextmanager
-def collection_paused() -> Iterator[None]:
-    """Pause garbage collection while millions of objects are made, none of them in a cycle."""
-    # it would examine all of them again and again: half of the time of COCO's captions
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
 @dataclass
 class _Collected:
     """Records and skipped items read so far.
@@ -151,11 +136,10 @@ class _Collected:
     ) -> "_Collected":
         """Return the images of a file; without those in no split if it names splits."""
         images = cls(repr(str(path)), rule, fields.is_scored, identify)
-        with collection_paused():
-            raw = read_raw(path, Reading(fields, images.skip))
-            images.layout, images.dataset = raw.layout, raw.dataset
-            for image in raw.images:
-                images.add(image)
+        raw = read_raw(path, Reading(fields, images.skip))
+        images.layout, images.dataset = raw.layout, raw.dataset
+        for image in raw.images:
+            images.add(image)
         images.group()
         return images
 
