@@ -1,13 +1,14 @@
 """Metadata of a release: A2_PROJECT_URL gives the project's URLs and makes README's links absolute.
 
-Without it, README is the long description as it is. All other metadata are in pyproject.toml.
+Without it, README is the long description as it is. Folder X with its packages is a2cap.X, which
+pyproject.toml could only list. All other metadata are there.
 """
 
 import os
 import re
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import find_packages, setup
 
 url = os.environ.get("A2_PROJECT_URL", "").rstrip("/")
 readme = Path("README.md").read_text(encoding="utf-8")
@@ -21,4 +22,11 @@ if url:
         "Changelog": f"{files}/CHANGELOG.md",
         "Issues": f"{url}/issues",
     }
-setup(long_description=readme, long_description_content_type="text/markdown", project_urls=urls)
+folders = ("configs", "data", "extract", "model", "pipeline")
+inside = find_packages(include=[name for folder in folders for name in (folder, f"{folder}.*")])
+setup(
+    packages=["a2cap", *(f"a2cap.{name}" for name in inside)],
+    long_description=readme,
+    long_description_content_type="text/markdown",
+    project_urls=urls,
+)

@@ -37,12 +37,6 @@ def tracked(*patterns):
     return sorted(name for name in names if name and (ROOT / name).is_file())
 
 
-def test_the_packages_are_the_folders_with_an_init():
-    inits = [path for folder in PACKED for path in (ROOT / folder).rglob("__init__.py")]
-    packages = {".".join(("a2cap", *path.parent.relative_to(ROOT).parts)) for path in inits}
-    assert {"a2cap", *packages} == set(PROJECT["tool"]["setuptools"]["packages"])
-
-
 def test_every_folder_with_modules_is_a_package():
     modules = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
     assert all((path.parent / "__init__.py").is_file() for path in modules)
