@@ -162,15 +162,21 @@ def grounding_values(sums: Floats) -> Floats:
         predicted, annotated, correct, right = (
             sums[..., at] for at in (_PREDICTED, _ANNOTATED, _CORRECT, _LOCALISED)
         )
-        # a class that is never predicted has precision and recall 0
-        f1 = [_f1(right, predicted, annotated), _f1(right, correct, correct)]
+        # a class that is never predicted has precision and recall 0; one of which a bootstrap
+        # sample has no image does not count
+        classes = (predicted + annotated > 0).sum(axis=-1)
+        f1 = [
+            _f1(right / predicted, right / annotated, classes),
+            _f1(right / correct, right / correct, classes),
+        ]
     return np.concatenate([words, np.stack(f1, axis=-1)], axis=-1)
 
 
-def _f1(right: Floats, of_predicted: Floats, of_annotated: Floats) -> Floats:
-    """Return the F1 of precision and recall averaged over classes, the last axis."""
-    ratios = (np.nan_to_num(right / total, nan=0.0) for total in (of_predicted, of_annotated))
-    precision, recall = (ratio.mean(axis=-1) for ratio in ratios)
+def _f1(precisions: Floats, recalls: Floats, classes: NDArray[np.intp]) -> Floats:
+    """Return the F1 of (…, C) precisions and recalls, each averaged over so many classes."""
+    precision, recall = (
+        np.nan_to_num(of, nan=0.0).sum(axis=-1) / classes for of in (precisions, recalls)
+    )
     f1: Floats = np.nan_to_num(2 * precision * recall / (precision + recall), nan=0.0)
     return f1
 

@@ -72,6 +72,13 @@ def test_f1_is_of_precision_and_recall_averaged_over_classes():
     assert grounding_values(sums) == pytest.approx([1.5 / 4, 2 / 4, f1_all, localisation])
 
 
+def test_the_interval_of_f1_contains_its_estimate_where_classes_are_rare():
+    # 40 images, each with a class of its own that is predicted and localised
+    sums = np.eye(40)[..., None] * np.ones(7)
+    row = RunGrounding([str(number) for number in range(40)], {"random": sums}).rows()[0]
+    assert [row[name] for name in ("F1_all", "F1_all_low", "F1_loc", "F1_loc_low")] == [1] * 4
+
+
 def meter():
     nothing = np.zeros((0, 4), np.float32)
     dog, ball = NamedObject(1, "dog", DOG), NamedObject(4, "ball", BALL)
