@@ -44,19 +44,19 @@ class Identities:
         numbers: reading of bare numbers that fit both, None to reject them; rule: of the files.
         """
         listed = dict(pairs)
-        differ = any(own is not None and normal_key(own) != file for file, own in listed.items())
+        differ = any(key is not None and normal_key(key) != file for file, key in listed.items())
         linked = listed.items() if differ else ()
         self.own: Mapping[str, Key] = {
-            i: results_id(i) if own is None else own for i, own in linked
+            i: results_id(i) if key is None else key for i, key in linked
         }
         """Id in the annotations by the id of the file; empty if all are equal."""
         self._numbers, self.rule = numbers, rule
         files: dict[str, str | None] = {}
-        for file, own in self.own.items():
-            key = normal_key(own)
+        for file, annotated in self.own.items():
+            key = normal_key(annotated)
             files[key] = None if key in files else file  # an id of two files is that of neither
         self._files = {key: file for key, file in files.items() if file is not None}
-        self._texts = {own for own in self.own.values() if isinstance(own, str)}
+        self._texts = {key for key in self.own.values() if isinstance(key, str)}
 
     def __bool__(self) -> bool:
         return bool(self.own)

@@ -202,7 +202,7 @@ class _Reader:
     files: Mapping[str, Path]
     attributes: _Attributes
     skipped: dict[str, str]
-    wanted: frozenset[str] | None
+    selected: frozenset[str] | None
     seen: set[str] = field(default_factory=set)
     images: dict[str, LabelledImage] = field(default_factory=dict)
     unknown: list[str] = field(default_factory=list)
@@ -214,7 +214,7 @@ class _Reader:
         try:
             number = key_member(item, "image_id")
             owner = _identity(number)
-            if self.wanted is not None and owner not in self.wanted:
+            if self.selected is not None and owner not in self.selected:
                 return
             if owner in self.seen:
                 self.images.pop(owner, None)

@@ -83,11 +83,11 @@ def grouped(
     return decorate
 
 
-def require_existing(named: Mapping[str, Iterable[Path | None]]) -> None:
-    """Raise InputError if several paths do not exist; named: option -> its paths."""
+def require_existing(paths_of: Mapping[str, Iterable[Path | None]]) -> None:
+    """Raise InputError if several paths do not exist; paths_of: option -> its paths."""
     missing = [
         f"\n  {option} {str(path)!r}"
-        for option, paths in named.items()
+        for option, paths in paths_of.items()
         for path in paths
         if path is not None and not path.exists()
     ]

@@ -150,19 +150,21 @@ class SourceImages:
 class Source:
     """The images of tars, Parquet files or a list that have not been listed yet.
 
-    wanted: ids of the images to extract, None for all.
+    selected: ids of the images to extract, None for all.
     """
 
     text: str
-    wanted: Collection[str] | None = None
+    selected: Collection[str] | None = None
 
     def listed(self, partial: Path) -> SourceImages:
         """List the source, or read the list that another process of the extraction has made."""
         items = {item.image_id: item for item in _listed(self.text, partial / LISTING)}
-        if self.wanted is None:
+        if self.selected is None:
             return SourceImages(self.text, dict(items))
-        missing = sorted(set(self.wanted) - items.keys())
-        available = {image_id: item for image_id, item in items.items() if image_id in self.wanted}
+        missing = sorted(set(self.selected) - items.keys())
+        available = {
+            image_id: item for image_id, item in items.items() if image_id in self.selected
+        }
         return SourceImages(self.text, {**available, **dict.fromkeys(missing)})
 
 
