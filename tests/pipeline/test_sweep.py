@@ -283,8 +283,8 @@ def test_systems_of_a_table_are_evaluated_as_an_ensemble_of_each_seed(monkeypatc
         ("extract.max_regions=12", "regions of '{0}/extract/"),
         (
             "train.seed=0,1",
-            "no combination 'B, first' for 'both, first'; give its systems the same values with "
-            "several combinations",
+            "an ensemble needs 'B, first', which is not a combination; give its systems the same "
+            "values with several combinations",
         ),
     ],
 )
@@ -304,6 +304,26 @@ def test_an_ensemble_of_other_words_or_features_is_refused_before_training(
     assert answer.exit_code == 1, answer.output
     assert answer.stderr.splitlines()[-1].startswith(f"a2: {problem.format(copy.artifacts)}")
     assert sorted((copy.artifacts / "train-xe").iterdir()) == trained
+
+
+def test_the_other_systems_run_where_a_member_of_an_ensemble_has_no_captions(copy, tmp_path):
+    config, nowhere = copy.experiment.config_file, tmp_path / "nowhere.json"
+    table = written(
+        tmp_path,
+        f"phases: {{first: []}}\n"
+        f"systems: {{A: {{config: '{config}'}}, "
+        f"B: {{config: '{config}', set: ['data.annotations={nowhere}']}}}}\n"
+        "ensembles: {both: {of: [B, A]}}",
+        "table.yaml",
+    )
+    answer = a2("sweep", "--artifacts", copy.artifacts, "--table", table, code=1)
+    assert answer.stdout.splitlines()[-1].startswith("A, first")
+    missing = f"file of data.annotations not found: {str(nowhere)!r}; check the path"
+    assert answer.stderr.splitlines() == [
+        f"a2: B, first failed: {missing}",
+        "a2: both, first failed: no captioner of B, first; train it first",
+        "a2: 2 of 3 failed: B, first; both, first; run the same command again to continue",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
 """Command `a2 sweep`: a grid of settings, or a table of systems, run one after the other."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from itertools import pairwise
 from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
@@ -141,23 +142,26 @@ def _require_joinable(
 ) -> None:
     """Raise A2Error if captioners of an ensemble would not fit, before hours of training.
 
-    Runs the stages before the first training of each. variants: options of the points.
+    Runs the stages before the first training of each; what fails there is reported when the
+    combination runs. variants: options of the points.
     """
-    for ensemble in ensembles:
-        if missing := [name for name in ensemble.members if name not in variants]:
+    results: dict[str, tuple[Path, Path]] = {}
+    for name in dict.fromkeys(name for ensemble in ensembles for name in ensemble.members):
+        if name not in variants:
             raise InputError(
-                f"no combination {missing[0]!r} for {ensemble.varied!r}; give its systems the same "
-                "values with several combinations"
+                f"an ensemble needs {name!r}, which is not a combination; give its systems the "
+                "same values with several combinations"
             )
-        folders = []
-        for name in ensemble.members:
-            with variants[name].open() as experiment:
-                before = experiment.names[: experiment.names.index(TRAIN_XE)]
-                outcomes = dict(zip(before, experiment.run_all(before, print_outcome), strict=True))
-                folders.append((outcomes[PREPROCESS].directory, outcomes[EXTRACT].directory))
-        for preprocessed, features in folders[1:]:
-            require_vocabulary(preprocessed, folders[0][0])
-            require_extractor(features, folders[0][1])
+        click.echo(f"{name}: features and words of an ensemble")
+        with variants[name].open() as experiment, suppress(A2Error, ModelError):
+            before = experiment.names[: experiment.names.index(TRAIN_XE)]
+            outcomes = dict(zip(before, experiment.run_all(before, print_outcome), strict=True))
+            results[name] = outcomes[PREPROCESS].directory, outcomes[EXTRACT].directory
+    for ensemble in ensembles:
+        members = [results[name] for name in ensemble.members if name in results]
+        for (captions, features), (next_captions, next_features) in pairwise(members):
+            require_vocabulary(next_captions, captions)
+            require_extractor(next_features, features)
 
 
 def _run_ensembles(
