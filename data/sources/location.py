@@ -9,11 +9,9 @@ import errno
 import glob
 import os
 import re
-from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from a2cap.data.errors import A2Error, InputError, UnreadableError
-from a2cap.data.files.paths import did_you_mean
 from a2cap.data.files.system import open_regular
 
 PROTOCOLS = ("http", "https", "s3", "gs", "hf")
@@ -188,8 +186,7 @@ def too_large(name: str) -> InputError:
 def access_error(url: str, error: Exception) -> A2Error:
     """Return the error of a failed access: a missing file, else a failure of the system."""
     if isinstance(error, FileNotFoundError):
-        near = "" if _ADDRESS.match(url) else did_you_mean(Path(url))
-        return InputError(f"no file {url!r}; check the path{near}")
+        return InputError(f"no file {url!r}; check the path")
     if isinstance(error, OSError) and error.errno in _OF_THE_NAME:
         return InputError(f"no file {url!r}: {error.strerror}; check the path")
     reason = error.strerror if isinstance(error, OSError) and error.strerror else error

@@ -7,7 +7,7 @@ from a2cap.data.errors import InputError
 from a2cap.data.files.paths import did_you_mean
 from a2cap.data.image_ids import sample_ids
 from a2cap.data.sources.folder import Folder, ImageList
-from a2cap.data.sources.location import as_url, exists, expand, is_folder, matching
+from a2cap.data.sources.location import as_url, exists, expand, is_folder, is_url, matching
 from a2cap.data.sources.parquet import SUFFIXES, Table, table_files, tables_of
 from a2cap.data.sources.source import ImageContainer, ImageSource
 from a2cap.data.sources.tar import Tar
@@ -33,9 +33,11 @@ def open_source(text: str) -> ImageSource:
     if not names:
         raise InputError(f"no file matches {text!r}; check the pattern")
     if missing := [name for name in names if not exists(name)]:
+        # beside a missing shard are the other ones
+        near = did_you_mean(Path(text)) if names == [text] and not is_url(text) else ""
         raise InputError(
             f"{len(missing)} of {len(names)} files of {text!r} are missing: "
-            f"{sample_ids(missing)}; check the path{did_you_mean(Path(missing[0]))}"
+            f"{sample_ids(missing)}; check the path{near}"
         )
     return ImageSource(text, [_container(name) for name in names])
 

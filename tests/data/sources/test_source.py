@@ -143,6 +143,22 @@ def test_missing_shards_are_named(tmp_path):
     )
 
 
+def test_a_near_source_is_proposed_but_no_other_image_of_a_list(tmp_path):
+    near = tmp_path / "photos.tar"
+    near.write_bytes(tar_bytes(MEMBERS))
+    text = str(tmp_path / "photo.tar")
+    assert error_of(text) == (
+        f"1 of 1 files of {text!r} are missing: {text}; check the path; did you mean {str(near)!r}?"
+    )
+    (tmp_path / "dog-1.jpg").write_bytes(A)
+    names, gone = tmp_path / "list.txt", tmp_path / "dog-2.jpg"
+    names.write_text(str(gone))
+    [error] = [
+        content for _, content in open_source(str(names)).read([*open_source(str(names)).items()])
+    ]
+    assert str(error) == f"no file {str(gone)!r}; check the path"
+
+
 def test_a_pattern_without_a_file_is_an_error():
     for text in ("s-{003..001}.tar", "nothing*.tar"):
         assert error_of(text) == f"no file matches {text!r}; check the pattern"
