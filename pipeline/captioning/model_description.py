@@ -48,7 +48,7 @@ def require_files(directory: Path, *names: str) -> None:
     """Raise A2Error if a file of a trained captioner is missing."""
     for name in names:
         if not (directory / name).is_file():
-            near = near_name(str(directory), captioners.BUNDLED)
+            near = "" if directory.exists() else near_name(str(directory), captioners.BUNDLED)
             meant = f"; {near}" if near else did_you_mean(directory)
             raise A2Error(
                 f"no trained model in {str(directory)!r}: {name} is missing; "

@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -106,6 +107,13 @@ def test_a_missing_file_is_reported(saved, name):
         f"no trained model in {str(saved)!r}: {name} is missing; "
         'name a directory that "a2 train" has finished'
     )
+
+
+def test_a_bundled_captioner_is_proposed_for_a_missing_folder_alone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert refusal(Path("photo")).endswith("has finished; did you mean 'photos'?")
+    Path("photo").mkdir()
+    assert refusal(Path("photo")).endswith("has finished")
 
 
 def test_a_vocabulary_that_does_not_match_the_model_is_rejected(saved):
