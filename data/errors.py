@@ -40,7 +40,12 @@ class LockedError(A2Error):
     """Raised when another process is running the same stage."""
 
 
-def near_name(name: str, names: Iterable[str], *, otherwise: str = "") -> str:
-    """Return "did you mean 'NAME'?" with the most similar of some names, `otherwise` for none."""
-    near = get_close_matches(name, list(names), n=1)
+def near_name(
+    name: str, names: Iterable[str], *, otherwise: str = "", similarity: float = 0.6
+) -> str:
+    """Return "did you mean 'NAME'?" with the most similar of some names, `otherwise` for none.
+
+    similarity: the least, difflib's ratio in [0, 1].
+    """
+    near = get_close_matches(name, list(names), n=1, cutoff=similarity)
     return f"did you mean {near[0]!r}?" if near else otherwise

@@ -15,6 +15,7 @@ from a2cap.model.captioners.model_config import KIND_ERROR
 
 _MOST_PROBLEMS = 20
 _LONGEST = 200  # characters of a value that is compared
+_SIMILAR = 0.5  # of names of fields, whose sections differ
 _REPR = Repr()
 _REPR.maxlevel = 2
 _REPR.maxstring = _REPR.maxlong = _REPR.maxother = 200
@@ -110,7 +111,8 @@ def _format_problem(
         return f"{problem}; {remedy}: {'; '.join(filter(None, about))}"
     inside, model = (parts[1:-1], captioner) if is_of_model else (parts[:-1], root)
     valid = list(_model_at(inside, model).model_fields)
-    remedy = near_name(parts[-1], valid, otherwise=f"valid names: {', '.join(valid)}")
+    names = ", ".join(valid)
+    remedy = near_name(parts[-1], valid, otherwise=f"valid names: {names}", similarity=_SIMILAR)
     return f"{path}: unknown field; {remedy}"
 
 
@@ -152,7 +154,7 @@ def explain_field(path: str, root: type[BaseModel]) -> list[str]:
     """
     fields = [field for field, _ in field_paths(root)]
     if path not in fields:
-        remedy = near_name(path, fields, otherwise='see "a2 config show"')
+        remedy = near_name(path, fields, otherwise='see "a2 config show"', similarity=_SIMILAR)
         raise ConfigError(f"unknown field: {path!r}; {remedy}")
     inside = [field for field in fields if field.rpartition(".")[0] == path]
     if inside:

@@ -121,6 +121,9 @@ def test_the_configuration_is_shown_explained_and_compared(copy):
     assert a2("config", "explain", "train.bach_size", code=2).stderr == (
         "a2: unknown field: 'train.bach_size'; did you mean 'train.batch_size'?\n"
     )
+    assert a2("config", "explain", "batch", code=2).stderr == (
+        "a2: unknown field: 'batch'; did you mean 'scst.batch_size'?\n"
+    )
     trained = copy.directory("train-xe")
     assert a2("config", "diff", trained, copy.experiment.config_file).stdout == (
         "no setting differs\n"
