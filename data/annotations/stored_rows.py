@@ -5,6 +5,7 @@ As Python objects, a caption of 60 characters takes ten times its record in the 
 
 import marshal
 import sqlite3
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
@@ -23,6 +24,7 @@ class StoredRows(Sequence[Item], Generic[Item]):
         self._make, self._count, self._is_indexed = make, 0, False
         # in memory up to the size of SQLite's cache, then in a file without a name
         self._base = sqlite3.connect("", isolation_level=None, check_same_thread=False)
+        weakref.finalize(self, self._base.close)  # Python 3.13 warns of one that is left open
         self._run("pragma journal_mode = off")
         self._run("create table rows (number integer primary key, key integer, content blob)")
         self._run("begin")

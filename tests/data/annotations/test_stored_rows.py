@@ -1,5 +1,8 @@
 """Stored rows, against lists and dictionaries of Python."""
 
+import gc
+import sqlite3
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,3 +41,12 @@ def test_a_full_disk_is_an_error_with_a_remedy():
         "cannot store annotations in a temporary file (database or disk is full); free disk space, "
         "or set TMPDIR to a folder of another disk"
     )
+
+
+def test_the_database_is_closed_with_its_rows():
+    rows = StoredRows(tuple)
+    connection = rows._base
+    del rows
+    gc.collect()
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        connection.execute("select 1")
