@@ -96,6 +96,8 @@ def read_captions(
     name = repr(str(path))
     links = _Links(references, name)
     images = read_identified(path, fields, links.id_of)
+    for summary in filter(None, (reader.summary for reader in links.readers)):
+        logger.info("%s", summary)
     if links.unnamed and links.unnamed != links.count:
         raise InputError(f"{links.first_unnamed} of {name} names no image; name the image of each")
     if links.unnamed:

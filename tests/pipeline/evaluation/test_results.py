@@ -413,3 +413,12 @@ def test_results_have_the_ids_of_the_annotations_and_name_the_files(tmp_path):
         {"image_id": 1, "caption": "a dog", "image": "27.jpg"},
         {"image_id": "x_1", "caption": "a dog", "image": "photos/a.png"},
     ]
+
+
+def test_ids_of_annotations_that_captions_are_read_by_are_logged(tmp_path, caplog):
+    caplog.set_level("INFO")
+    path = written(tmp_path, [{"image_id": 7, "caption": "a dog"}])
+    assert {**read_captions(path, references_of(["a"], {"a": 7})).captions} == {"a": "a dog"}
+    assert caplog.messages == [
+        f"captions of {str(path)!r} name images by ids of the annotations, first 7: the file 'a'"
+    ]
