@@ -117,6 +117,8 @@ def _opened(path: Path, fields: Fields) -> tuple[str | None, Any, Any]:
     if path.is_dir():
         return "metadata" if metadata_files(path) else "texts", path, path
     where, name = repr(str(path)), path.name.removesuffix(".gz")
+    if path.exists() and not path.is_file():  # a pipe ends with the first reading
+        raise InputError(f"not a regular file: {where}, which is read twice; write it to a file")
     blocks = text_blocks(path)  # lists and lines are not in memory whole
     begin = next(blocks)
     start, blocks = begin.lstrip()[:1], chain([begin], blocks)

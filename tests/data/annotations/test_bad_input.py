@@ -1,6 +1,7 @@
 """Annotations that are damaged, hostile or of another kind: skipped by name, or one clear error."""
 
 import json
+import os
 import tracemalloc
 from contextlib import suppress
 
@@ -55,6 +56,14 @@ LIST = json.dumps(ROWS)
 def test_damaged_json_is_one_clear_error(tmp_path, text, message):
     path = written(tmp_path, text)
     assert message_of(read_annotations, path).startswith(message.format(path=repr(str(path))))
+
+
+@pytest.mark.parametrize("read", [read_references, read_captions])
+def test_a_pipe_is_rejected_before_it_is_opened(tmp_path, read):
+    os.mkfifo(tmp_path / "pipe")
+    assert message_of(read, tmp_path / "pipe") == (
+        f"not a regular file: {str(tmp_path / 'pipe')!r}, which is read twice; write it to a file"
+    )
 
 
 @pytest.mark.parametrize(
