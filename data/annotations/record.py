@@ -15,6 +15,7 @@ from a2cap.data.annotations.json_items import BadItem, keys_of
 from a2cap.data.captions.unicode_words import unicode_words
 from a2cap.data.data_config import FieldNames
 from a2cap.data.errors import InputError
+from a2cap.data.files.json_file import require_whole
 from a2cap.data.identities import Key
 from a2cap.data.image_ids import IMAGE_SUFFIXES
 
@@ -130,6 +131,7 @@ def captions_of(
 ) -> Sequence[object]:
     """Return the captions in the first of these fields that a record has, or in numbered ones."""
     field = _first_field(values, names)
+    require_whole(values if field is None else values[field])
     if field is None:
         numbered = [name for name in values if is_numbered(name)]
         if not numbered:

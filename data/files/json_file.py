@@ -107,6 +107,17 @@ class JsonObject:
         return _repeated_key(self._where, key)
 
 
+def require_whole(value: object) -> None:
+    """Raise InputError for a list or object of which only the first members have been read."""
+    if (isinstance(value, dict) and _MORE in value) or (
+        isinstance(value, list) and value[-1:] == [{_MORE: None}]
+    ):
+        raise InputError(
+            f"more than {_LARGEST:,} characters, of which only the first {_MOST_MEMBERS} "
+            "captions or fields are read; shorten it"
+        )
+
+
 class _Part:
     """A part of a JSON text that comes in blocks; what was read is dropped."""
 

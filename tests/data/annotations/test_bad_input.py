@@ -162,6 +162,28 @@ def test_lines_that_are_cut_cost_the_last_one(tmp_path):
     assert reasons(annotations)[0][0] == "line 20"
 
 
+@pytest.mark.parametrize(
+    "captions",
+    [
+        pytest.param({"captions": ["a dog runs"] * 30}, id="list"),
+        pytest.param({"captions": [{"raw": "a dog"}] * 30}, id="objects"),
+        pytest.param({"tokens": [["a", "dog"]] * 30}, id="tokens"),
+        pytest.param({f"caption_{n}": "a dog runs" for n in range(30)}, id="numbered"),
+    ],
+)
+def test_a_record_whose_captions_are_not_read_whole_is_skipped(tmp_path, monkeypatch, captions):
+    monkeypatch.setattr(json_file, "_LARGEST", 300)
+    monkeypatch.setattr(json_file, "_BLOCK", 16)
+    rows = [*ROWS, {"image": "a.jpg", "split": "train", **captions}]
+    assert reasons(read_annotations(written(tmp_path, rows))) == [
+        (
+            "entry 21",
+            "more than 300 characters, of which only the first 20 captions or fields are read; "
+            "shorten it",
+        )
+    ]
+
+
 LINE = "a man in a {} coat and {} dogs sit on the {} grass beside a road"
 WORDS = ["red", "green", "two", "old", "wet", "small"]
 
