@@ -135,15 +135,23 @@ class Results:
 
 
 def keep(path: Path, row: Row, machine: str) -> None:
-    """Replace the row of a captioner in a file, unless it has these values already.
+    """Replace the row of a captioner's phase in a file, unless it has these values already.
 
-    So a row of a measurement that is resumed keeps the machine that it was measured on.
+    A failure, which has no phase, replaces all phases, and each phase replaces it. A row of a
+    measurement that is resumed keeps the machine that it was measured on.
     """
-    rows = {(kept.part, kept.label, kept.seed): kept for kept in Results.read(path).rows}
-    key, row = (row.part, row.label, row.seed), replace(row, values=rounded(row.values))
-    if key not in rows or replace(rows[key], machine="") != row:
-        rows[key] = replace(row, machine=machine)
-    Results([*rows.values()]).write(path)
+    rows, row = Results.read(path).rows, replace(row, values=rounded(row.values))
+    replaced = [
+        old
+        for old in rows
+        if (old.part, old.label, old.seed) == (row.part, row.label, row.seed)
+        and (old.phase == row.phase or "" in (old.phase, row.phase))
+    ]
+    if [replace(old, machine="") for old in replaced] != [row]:
+        place = rows.index(replaced[0]) if replaced else len(rows)
+        others = [old for old in rows if old not in replaced]
+        rows = [*others[:place], replace(row, machine=machine), *others[place:]]
+    Results(rows).write(path)
 
 
 def _parsed(cells: Mapping[str, str]) -> Row:

@@ -168,6 +168,22 @@ def test_a_captioner_that_is_measured_again_replaces_its_row_alone(tmp_path):
     ]
 
 
+def test_a_phase_replaces_its_own_row_and_a_failure_all(tmp_path):
+    measured = [Row("depth", "max", phase, 1, {"CIDEr": 0.5}) for phase in ("val", "test")]
+    better = replace(measured[0], values={"CIDEr": 0.75})
+    other = replace(measured[0], seed=2)
+    for row, expected in (
+        (measured[0], [measured[0]]),
+        (other, [measured[0], other]),
+        (measured[1], [measured[0], other, measured[1]]),
+        (better, [better, other, measured[1]]),
+        (FAILED, [FAILED, other]),
+        (measured[1], [measured[1], other]),
+    ):
+        keep(tmp_path / "rows.csv", row, "")
+        assert Results.read(tmp_path / "rows.csv").rows == expected
+
+
 def test_all_parts_are_measured_and_a_stopped_measurement_keeps_its_rows(tmp_path, monkeypatch):
     monkeypatch.setattr(claims, "RESULTS", tmp_path)
     monkeypatch.setattr(claims, "PAGE", tmp_path / "claims.md")
