@@ -210,8 +210,8 @@ def main(
     for part in () if quick else measured_parts:
         if (option := OF_PHOTOGRAPHS.get(part)) and folders[option] is None:
             raise click.UsageError(f"no photographs for {part!r}; name them with --{option}")
-    torch.set_num_threads(1)  # as in the processes that train
     if measured_parts:
+        torch.set_num_threads(1)  # as in the processes that train
         print_machine()
     with tempfile.TemporaryDirectory() as temporary:
         folder, saved = (Path(temporary),) * 2 if quick else (output.resolve(), RESULTS)
