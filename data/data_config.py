@@ -12,7 +12,7 @@ from a2cap.data.tokenizers import Tokenizer
 
 
 class Section(BaseModel):
-    """Base of all configuration sections: frozen, without unknown fields."""
+    """Base of what is read from a file or the configuration: frozen, without unknown fields."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
