@@ -36,6 +36,15 @@ def initial_spread(kind, name, parameter):
     return (2 / (parameter.shape[0] // parts + parameter.shape[1])) ** 0.5  # Xavier
 
 
+@pytest.mark.parametrize("kind", ["up-down", "show-attend-tell"])
+def test_the_score_of_attention_starts_as_in_the_authors_code(kind):
+    torch.manual_seed(0)
+    settings = KINDS[kind](attention_width=512, alignment=AlignmentConfig(fusion="none"))
+    named = make_captioner(settings, feature_width=6, vocabulary_size=11).named_parameters()
+    [weight] = [weight for name, weight in named if name.endswith("attention.score.weight")]
+    assert weight.std().item() == pytest.approx(0.01, rel=0.2)
+
+
 @pytest.mark.parametrize("kind", ["transformer", "m2", "up-down", "show-attend-tell", "aoa"])
 def test_initial_values_are_those_of_the_authors_code(kind):
     torch.manual_seed(0)
