@@ -56,8 +56,8 @@ def _machines(results: Results, part: str) -> str:
         labels, seeds = {row.label for row in rows}, sorted({row.seed for row in rows})
         minutes = sum(row.values.get("seconds", 0.0) for row in rows) / 60
         of = [*(labels if len(labels) == 1 else ()), f"seed{'s' * (len(seeds) > 1)}"]
-        named = f"{', '.join(of)} {', '.join(map(str, seeds))}: " if len(measured) > 1 else ""
-        texts.append(f"{named}{machine}" + (f", {minutes:.0f} min" if minutes else ""))
+        prefix = f"{', '.join(of)} {', '.join(map(str, seeds))}: " if len(measured) > 1 else ""
+        texts.append(f"{prefix}{machine}" + (f", {minutes:.0f} min" if minutes else ""))
     return "; ".join(texts)
 
 

@@ -241,7 +241,7 @@ class _Collected:
         for item in chain(kept, (SkippedItem(identity, IN_NO_SPLIT) for identity in outside)):
             skipped.append((item.image_id, item.reason), item.image_id)
         pairs = zip(self.splits, splits, strict=True)
-        self.skipped, self.splits = skipped, [own if own is None else split for own, split in pairs]
+        self.skipped, self.splits = skipped, [old if old is None else split for old, split in pairs]
 
     def annotations(self) -> Annotations:
         """Return what was read; without an image, raise the most frequent reason as InputError."""

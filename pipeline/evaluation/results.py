@@ -163,8 +163,8 @@ class _Links:
 def _in_order(images: StoredImages, references: References | None, name: str) -> StoredImages:
     """Return captions without images as those of the references' images, else by their numbers."""
     rows = StoredRows(ImageRow)
-    own = [row.image_id for row in images.rows()]
-    ids = own if references is None else references.in_order(images, name)
+    names = [row.image_id for row in images.rows()]
+    ids = names if references is None else references.in_order(images, name)
     for row, i in zip(images.rows(), ids, strict=True):
         key = references.key_of(i) if references else i
         rows.append(row._replace(image_id=i, key=key), i)

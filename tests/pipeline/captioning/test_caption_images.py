@@ -64,9 +64,9 @@ def evaluated(experiment):
 def a2_words(experiment, model, boxes):
     """Return a function that runs the command with the experiment's model and boxes."""
 
-    def run(*arguments, **given):
+    def run(*arguments, **options_of_run):
         options = ("--model", model, "--boxes", boxes, "--beam-size", 2)
-        return a2_caption(*arguments, *options, **given)
+        return a2_caption(*arguments, *options, **options_of_run)
 
     return run
 
