@@ -4,10 +4,10 @@ from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from a2cap.data.annotations.caption import AnnotatedCaption, CheckedCaption
-from a2cap.data.annotations.stored_rows import StoredRows
+from a2cap.data.annotations.stored_rows import LazySequence, StoredRows
 from a2cap.data.identities import Key
 
 Value = TypeVar("Value")
@@ -45,7 +45,7 @@ class ImageRow(NamedTuple):
     captions: list[CheckedCaption]
 
 
-class StoredImages(Sequence[AnnotatedImage]):
+class StoredImages(LazySequence[AnnotatedImage]):
     """Images of stored rows; splits: of each row, None for an image that is left out."""
 
     def __init__(self, rows: StoredRows[ImageRow], splits: Sequence[str | None]) -> None:
@@ -73,17 +73,10 @@ class StoredImages(Sequence[AnnotatedImage]):
     def __iter__(self) -> Iterator[AnnotatedImage]:
         return map(_image, self.rows(), (split for split in self._splits if split is not None))
 
-    def __getitem__(self, index: Any) -> Any:
-        """Return an image, or several as a tuple."""
-        if isinstance(index, slice):
-            return tuple(self[number] for number in range(*index.indices(len(self))))
-        number = self._numbers[index]
+    def item(self, position: int) -> AnnotatedImage:
+        """Read the row of an image."""
+        number = self._numbers[position]
         return _image(self._rows[number], self._splits[number] or "")
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and [*self] == [*other]
-
-    __hash__ = None  # type: ignore[assignment]
 
 
 class ImageValues(Mapping[str, Value], Generic[Value]):

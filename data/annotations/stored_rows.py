@@ -6,6 +6,7 @@ As Python objects, a caption of 60 characters takes ten times its record in the 
 import marshal
 import sqlite3
 import weakref
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
@@ -16,7 +17,27 @@ from a2cap.data.errors import InputError
 Item = TypeVar("Item")
 
 
-class StoredRows(Sequence[Item], Generic[Item]):
+class LazySequence(Sequence[Item], Generic[Item]):
+    """Items that are made when they are asked for; a slice is a tuple of them."""
+
+    @abstractmethod
+    def item(self, position: int) -> Item:
+        """Make an item; position: from 0."""
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return an item, or several as a tuple."""
+        positions = range(len(self))[index]
+        return (
+            self.item(positions) if isinstance(positions, int) else tuple(map(self.item, positions))
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and [*self] == [*other]
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class StoredRows(LazySequence[Item]):
     """Items in their order, each stored as a row of values that JSON has, by a key."""
 
     def __init__(self, make: Callable[..., Item]) -> None:
@@ -59,18 +80,10 @@ class StoredRows(Sequence[Item], Generic[Item]):
         rows = self._run("select content from rows order by number")
         return (self._item(content) for (content,) in rows)
 
-    def __getitem__(self, index: Any) -> Any:
-        """Return an item, or several as a tuple."""
-        if isinstance(index, slice):
-            return tuple(self[number] for number in range(*index.indices(len(self))))
-        number = range(self._count)[index]
-        [[content]] = self._run("select content from rows where number = ?", number)
+    def item(self, position: int) -> Item:
+        """Read a row."""
+        [[content]] = self._run("select content from rows where number = ?", position)
         return self._item(content)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and [*self] == [*other]
-
-    __hash__ = None  # type: ignore[assignment]
 
     def _item(self, content: bytes) -> Item:
         return self._make(*marshal.loads(content))
