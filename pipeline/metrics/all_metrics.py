@@ -128,7 +128,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class Captions:
-    """N candidates with the references of each, and whatever else a scorer may have as parameter.
+    """N candidates with the references of each, and further parameters of scorers.
 
     idf, judged, objects: as for `score`, in the order of the images.
     advance: called with the number of captions that were processed since its last call.
