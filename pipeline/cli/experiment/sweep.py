@@ -70,11 +70,12 @@ def sweep(
     A value of --set may be a range (0..4) or a list (gate,decay); all combinations run one after
     the other, each as by "a2 run". Results that exist are kept, so that the same command continues
     an interrupted sweep. What fails, a combination or an ensemble, is reported and the others run;
-    the exit code is then 1. The table has the mean over the fields "seed" with its 95 % interval.
-    With --ensemble, it has the ensemble of the seeds too, as the four checkpoints of Table 2 of the
-    A2 paper. With --table, each system has its own configuration, and the table is laid out as
-    Table 1 and 3 of the paper, times 100: BLEU-1 and 4, METEOR, ROUGE-L, CIDEr, SPICE. A single
-    run has the bootstrap interval over its images there.
+    the exit code is then 1. An ensemble whose captioners differ in vocabulary or features is an
+    error before the first training. The table has the mean over the fields "seed" with its 95 %
+    interval. With --ensemble, it has the ensemble of the seeds too, as the four checkpoints of
+    Table 2 of the A2 paper. With --table, each system has its own configuration, and the table is
+    laid out as Table 1 and 3 of the paper, times 100: BLEU-1 and 4, METEOR, ROUGE-L, CIDEr, SPICE.
+    A single run has the bootstrap interval over its images there.
 
     With --trials, a Bayesian search (Optuna's TPE; extra a2cap[search]) proposes the combinations;
     a range may be of real numbers, and is logarithmic if its end is 10 times its start or more. The
@@ -106,26 +107,15 @@ def sweep(
             "with --set train.seed=0..3"
         )
     variants = {point.varied: _checked(options, point) for point in points}
-    runnable = [] if dry_run else ensembles
-    _require_joinable(runnable, variants)
-    scores: list[tuple[Point, Scores]] = []
-    trained: dict[str, tuple[ExperimentOptions, Path]] = {}
-    failed, skipped = list[str](), False
-    for number, point in enumerate(points, 1):
-        variant = variants[point.varied]
-        with variant.open() as experiment:
-            if dry_run:
-                click.echo(f"{point.varied}: {_state(experiment)}")
-                continue
-            click.echo(f"[{number}/{len(points)}] {point.varied}")
-            with _reported(point.varied, failed):
-                run_scores, incomplete = _run(experiment)
-                skipped = skipped or incomplete
-                scores.append((point, run_scores))
-                if ensembles:
-                    last = experiment.result(experiment.training[-1], needed_by="evaluate")
-                    trained[point.varied] = variant, last.directory
-    skipped = _run_ensembles(runnable, trained, scores, failed) or skipped
+    if dry_run:
+        for varied, variant in variants.items():
+            with variant.open() as experiment:
+                click.echo(f"{varied}: {_state(experiment)}")
+        return
+    _require_joinable(ensembles, variants)
+    failed: list[str] = []
+    scores, trained, skipped = _run_points(points, variants, ensembles, failed)
+    skipped = _run_ensembles(ensembles, trained, scores, failed) or skipped
     if scores and table is not None:
         _print_paper(scores, latex=latex)
     elif scores:
@@ -162,6 +152,33 @@ def _require_joinable(
         for (captions, features), (next_captions, next_features) in pairwise(members):
             require_vocabulary(next_captions, captions)
             require_extractor(next_features, features)
+
+
+def _run_points(
+    points: Sequence[Point],
+    variants: Mapping[str, ExperimentOptions],
+    ensembles: Sequence[Ensemble],
+    failed: list[str],
+) -> tuple[list[tuple[Point, Scores]], dict[str, tuple[ExperimentOptions, Path]], bool]:
+    """Run all combinations; add the names of those that fail to `failed`.
+
+    Returns the scores, options and captioner of each that an ensemble may need, and True if items
+    were skipped.
+    """
+    scores: list[tuple[Point, Scores]] = []
+    trained: dict[str, tuple[ExperimentOptions, Path]] = {}
+    skipped = False
+    for number, point in enumerate(points, 1):
+        variant = variants[point.varied]
+        click.echo(f"[{number}/{len(points)}] {point.varied}")
+        with variant.open() as experiment, _reported(point.varied, failed):
+            run_scores, incomplete = _run(experiment)
+            skipped = skipped or incomplete
+            scores.append((point, run_scores))
+            if ensembles:
+                last = experiment.result(experiment.training[-1], needed_by="evaluate")
+                trained[point.varied] = variant, last.directory
+    return scores, trained, skipped
 
 
 def _run_ensembles(
