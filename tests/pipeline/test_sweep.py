@@ -10,6 +10,7 @@ from a2cap.pipeline.cli.experiment import sweep as command
 from a2cap.pipeline.configuration import load_config
 from a2cap.pipeline.engine.run import Outcome
 from a2cap.pipeline.experiment import Experiment
+from a2cap.pipeline.metrics.all_metrics import Scores
 from a2cap.pipeline.sweep import grid, read_systems
 from tests.data.messages import message_of, written
 from tests.experiments import a2, settings
@@ -22,7 +23,7 @@ TABLES = Path(__file__).parents[2] / "configs" / "tables"
 
 def scored(**metrics):
     """Scores of a run without intervals."""
-    return command.Scores(metrics, {})
+    return Scores(metrics, {}, {})
 
 
 def test_a_grid_has_every_combination_of_ranges_and_lists():
@@ -195,7 +196,8 @@ def test_a_table_of_systems_has_the_columns_of_the_paper(monkeypatch, tmp_path):
         config = experiment.config
         assert config.train.epochs == 5
         value = config.train.lr / 10 + config.scst.epochs / 100 + config.train.seed / 1000
-        return command.Scores({"CIDEr": value, "Bleu_4": 0.25}, {"CIDEr": [0.01, 0.1]}), False
+        metrics = {"CIDEr": value, "Bleu_4": 0.25}
+        return Scores(metrics, {}, {}, {"CIDEr": (0.01, 0.1)}), False
 
     monkeypatch.setattr(command, "_run", run)
     answer = a2("sweep", "--table", table, "--set", "scst.epochs=7")

@@ -6,7 +6,6 @@ from dataclasses import replace
 from itertools import pairwise
 from operator import itemgetter
 from pathlib import Path
-from typing import NamedTuple
 
 import click
 
@@ -23,18 +22,12 @@ from a2cap.pipeline.configuration import override
 from a2cap.pipeline.engine.artifact_names import EXTRACT, METRICS, PREPROCESS, TRAIN_XE
 from a2cap.pipeline.evaluation.score_table import as_tabular
 from a2cap.pipeline.experiment import Experiment
+from a2cap.pipeline.metrics.all_metrics import Scores
 from a2cap.pipeline.metrics.metric_table import DEFAULTS, cited, shown_name
 from a2cap.pipeline.search import Search, Trial, corners, search_space
 from a2cap.pipeline.sweep import Ensemble, Point, ensembles_of_seeds, grid, read_systems
 
 _SCORES = ("CIDEr", "truth")  # truth: of generated scenes only
-
-
-class Scores(NamedTuple):
-    """Metrics of a run, and their 95 % intervals over its images."""
-
-    metrics: Mapping[str, float]
-    confidence: Mapping[str, tuple[float, float]]
 
 
 @click.command()
@@ -293,7 +286,7 @@ def _run(experiment: Experiment) -> tuple[Scores, bool]:
     """Run all stages; return the metrics, and True if items were skipped."""
     outcomes = experiment.run_all(experiment.names, print_outcome)
     content = read_output(outcomes[-1].directory, METRICS)
-    scores = Scores(content["metrics"], content["confidence"])
+    scores = Scores(content["metrics"], {}, {}, content["confidence"])
     return scores, any(outcome.manifest.skipped for outcome in outcomes)
 
 
