@@ -40,7 +40,7 @@ from a2cap.pipeline.engine.artifact_names import (
 from a2cap.pipeline.experiment import Experiment
 from a2cap.pipeline.extraction.images import ImageFiles
 from a2cap.pipeline.training.encoder.captioned_images import CaptionedImages, collate
-from a2cap.pipeline.training.encoder.objectives import Words, make_objective, word_shares
+from a2cap.pipeline.training.encoder.objectives import WordObjective, make_objective, word_shares
 from a2cap.pipeline.training.encoder.train import EncoderUpdater
 from a2cap.pipeline.training.encoder.validation import EncoderInTraining
 from benchmarks.measure import Form, alternated, machine, print_machine, print_table
@@ -205,7 +205,7 @@ def epochs(
 
     plain_data = PlainImages([paths[name] for name in ids], [file.captions(n) for n in ids], side)
     plain_network, words = made[1], objectives[1]
-    if not isinstance(words, Words):
+    if not isinstance(words, WordObjective):
         raise click.BadParameter("the plain loop learns words")
     trained = [p for p in (*plain_network.parameters(), *words.parameters()) if p.requires_grad]
     optimiser = torch.optim.AdamW(trained, lr=1e-5)

@@ -21,7 +21,7 @@ _SMOOTHING = 0.1
 _DECODER = {"width": 256, "heads": 4, "feed_forward": 1024, "decoder_layers": 2}
 
 
-class Words(nn.Module):
+class WordObjective(nn.Module):
     """A layer on the mean of the cells, or on each of them, that predicts the words of captions.
 
     Its target is the share of an image's captions that have a word (Fang et al. 2015,
@@ -77,7 +77,7 @@ class Words(nn.Module):
         return mean_average_precision(scores, truth)
 
 
-class Captions(nn.Module):
+class CaptionObjective(nn.Module):
     """A Transformer of two decoder layers that reads the cells; it is thrown away."""
 
     unit = "tokens"
@@ -113,7 +113,7 @@ class Captions(nn.Module):
         return float(torch.exp(-losses / counts))
 
 
-Objective = Words | Captions
+Objective = WordObjective | CaptionObjective
 
 
 def make_objective(
@@ -129,7 +129,7 @@ def make_objective(
     width: C, of the cells. Raises InputError where no word is frequent enough.
     """
     if config.objective == "captions":
-        return Captions(width, len(vocabulary))
+        return CaptionObjective(width, len(vocabulary))
     images, shares = torch.zeros(len(vocabulary), dtype=torch.int64), torch.zeros(len(vocabulary))
     for image_id in image_ids:
         tokens = torch.from_numpy(captions.captions(image_id)).long()
@@ -143,7 +143,7 @@ def make_objective(
             f"no word is in the captions of {config.min_images} of the {len(image_ids):,} training "
             "images or more, and of at most half of them; lower encoder.min_images"
         )
-    return Words(width, ids, shares[ids] / len(image_ids), config)
+    return WordObjective(width, ids, shares[ids] / len(image_ids), config)
 
 
 def word_shares(tokens: Tensor, ids: Tensor) -> Tensor:

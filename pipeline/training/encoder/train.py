@@ -27,7 +27,7 @@ from a2cap.pipeline.training.encoder.captioned_images import (
     unreadable,
 )
 from a2cap.pipeline.training.encoder.encoder_config import EncoderConfig
-from a2cap.pipeline.training.encoder.objectives import Objective, Words, make_objective
+from a2cap.pipeline.training.encoder.objectives import Objective, WordObjective, make_objective
 from a2cap.pipeline.training.encoder.validation import EncoderInTraining, EncoderValidation
 from a2cap.pipeline.training.loop import TrainingTask, run_training
 from a2cap.pipeline.training.training_parts import cosine_rate, decaying_groups
@@ -123,7 +123,7 @@ def _log(objective: Objective, names: dict[str, list[str]], side: int) -> None:
     logger.info(
         "encoder: %d images of %d x %d pixels, %d to validate", training, side, side, validation
     )
-    if not isinstance(objective, Words):
+    if not isinstance(objective, WordObjective):
         return
     words = len(objective.ids)
     logger.info("encoder: predicts %d words", words)

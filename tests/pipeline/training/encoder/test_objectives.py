@@ -11,8 +11,8 @@ from a2cap.data.captions.vocabulary import PAD, Vocabulary
 from a2cap.data.errors import InputError
 from a2cap.pipeline.training.encoder.encoder_config import EncoderConfig
 from a2cap.pipeline.training.encoder.objectives import (
-    Captions,
-    Words,
+    CaptionObjective,
+    WordObjective,
     make_objective,
     mean_average_precision,
     word_shares,
@@ -35,7 +35,7 @@ def test_the_loss_is_that_of_float64(pooling):
     torch.manual_seed(0)
     config = EncoderConfig(pooling=pooling, dropout=0.0)
     ids, cells = torch.tensor([4, 5, 6]), torch.randn(2, 5, 7) * 3
-    words = Words(7, ids, torch.tensor([0.25, 0.7, 0.4]), config)
+    words = WordObjective(7, ids, torch.tensor([0.25, 0.7, 0.4]), config)
     torch.nn.init.normal_(words.layer.weight)
     weight, bias = (p.detach().double().numpy() for p in (words.layer.weight, words.layer.bias))
     shares = word_shares(TOKENS, ids).double().numpy()
@@ -57,7 +57,7 @@ def test_the_loss_is_that_of_float64(pooling):
 
 def test_a_new_layer_predicts_the_mean_shares():
     shares = torch.tensor([0.25, 0.7])
-    words = Words(4, torch.tensor([4, 5]), shares, EncoderConfig())
+    words = WordObjective(4, torch.tensor([4, 5]), shares, EncoderConfig())
     present, absent = words.eval()(torch.randn(3, 6, 4))
     torch.testing.assert_close(present.exp(), shares.expand(3, 2))
     torch.testing.assert_close(present.exp() + absent.exp(), torch.ones(3, 2))
@@ -123,7 +123,7 @@ def test_a_caption_loss_reaches_the_cells_and_its_likelihood_is_that_of_a_token(
     captions = make_objective(
         EncoderConfig(objective="captions"), CAPTIONS, [], VOCABULARY, width=6
     )
-    assert isinstance(captions, Captions)
+    assert isinstance(captions, CaptionObjective)
     cells = torch.randn(2, 4, 6, requires_grad=True)
     captions.loss(cells, TOKENS).backward()
     assert cells.grad.abs().sum() > 0
