@@ -23,7 +23,7 @@ from a2cap.pipeline.training.encoder.encoder_config import EncoderConfig
 
 
 @dataclass(frozen=True)
-class CaptionedImage:
+class EncoderItem:
     """An image scaled to a square, (S, S, 3) uint8 BGR, and captions, (K, L) int64."""
 
     image_id: str
@@ -51,7 +51,7 @@ class EncoderPart:
         return [half for half in halves if half.image_ids]
 
 
-def collate(items: Sequence[CaptionedImage]) -> EncoderPart:
+def collate(items: Sequence[EncoderItem]) -> EncoderPart:
     """Return a part of at least one image; captions are padded to the most and the longest."""
     shape = tuple(max(item.tokens.shape[axis] for item in items) for axis in (0, 1))
     tokens = torch.full((len(items), *shape), PAD)
@@ -87,7 +87,7 @@ class CaptionedImages:
         """Return the number of images."""
         return {"images": len(self.image_ids)}
 
-    def __getitem__(self, key: ItemKey) -> CaptionedImage:
+    def __getitem__(self, key: ItemKey) -> EncoderItem:
         epoch, index = key  # an item depends only on these and the seed, so that a resume is exact
         config, image_id = self._config, self.image_ids[index]
         pixels, tokens = read(self._images, image_id), self._captions.captions(image_id)
@@ -102,7 +102,7 @@ class CaptionedImages:
         pixels = scaled(pixels, self._side)
         if config is not None and config.colour:
             pixels = recoloured(pixels, config.colour, draws[4:])
-        return CaptionedImage(image_id, pixels, tokens.astype(np.int64))
+        return EncoderItem(image_id, pixels, tokens.astype(np.int64))
 
 
 def read(images: Images, image_id: str) -> Pixels:
