@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Layout:
+class CheckpointLayout:
     """A published layout.
 
     origin: the meta's.
@@ -43,14 +43,16 @@ class Layout:
 
 
 # peteanderson80/bottom-up-attention, and MILVLG/bottom-up-attention.pytorch @4dbce86
-CAFFE_ROWS = Layout(
+CAFFE_ROWS = CheckpointLayout(
     "caffe bottom-up-attention (caffemodel, or MILVLG's conversion)", 12, True, None, caffe_meta
 )
-AIRSPLAY = Layout(  # airsplay/py-bottom-up-attention @85ec9b7
+AIRSPLAY = CheckpointLayout(  # airsplay/py-bottom-up-attention @85ec9b7
     "airsplay faster_rcnn_from_caffe", 12, False, False, airsplay_meta
 )
-HUGGING_FACE = Layout("Hugging Face unc-nlp/frcnn-vg-finetuned", 12, False, True, airsplay_meta)
-ZOO_LIKE = Layout("like detectron2's model zoo", 15, None, None, detectron2_meta)
+HUGGING_FACE = CheckpointLayout(
+    "Hugging Face unc-nlp/frcnn-vg-finetuned", 12, False, True, airsplay_meta
+)
+ZOO_LIKE = CheckpointLayout("like detectron2's model zoo", 15, None, None, detectron2_meta)
 LAYOUTS = (CAFFE_ROWS, AIRSPLAY, HUGGING_FACE, ZOO_LIKE)
 
 ZOO_R101 = "detectron2 model zoo, faster_rcnn_R_101_C4"
