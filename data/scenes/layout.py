@@ -47,7 +47,7 @@ def arrange(rng: np.random.Generator) -> tuple[SceneObject, ...]:
     """Arrange 1 to MAX_OBJECTS objects in an image of side 1, the largest first and at the back."""
     arrangement = str(rng.choice(("inside", "row", "crowd", "apart"), p=(0.16, 0.12, 0.36, 0.36)))
     styles = {"inside": _container_styles, "row": _row_styles}.get(arrangement, _random_styles)(rng)
-    layout = Layout()
+    layout = SceneLayout()
     for style in sorted(styles, key=lambda style: (-SIZES[style.size][0], not style.priority)):
         position = _find_position(style, layout, rng, arrangement=arrangement)
         # An object without a free position is omitted.
@@ -57,7 +57,7 @@ def arrange(rng: np.random.Generator) -> tuple[SceneObject, ...]:
 
 
 @dataclass
-class Layout:
+class SceneLayout:
     """The placed objects, the first at the back, and the visible part of each."""
 
     objects: list[SceneObject] = field(default_factory=list)
@@ -166,7 +166,7 @@ def _group(count: int, before: Sequence[_Style], rng: np.random.Generator) -> li
 
 
 def _find_position(
-    style: _Style, layout: Layout, rng: np.random.Generator, *, arrangement: str
+    style: _Style, layout: SceneLayout, rng: np.random.Generator, *, arrangement: str
 ) -> SceneObject | None:
     """Find a position in a container, in front of another object, or apart, None if there is none.
 

@@ -12,7 +12,7 @@ from a2cap.data.scenes.layout import (
     MAX_OBJECTS,
     MAX_OVERLAP,
     MAX_OVERLAP_ALIKE,
-    Layout,
+    SceneLayout,
     arrange,
 )
 from a2cap.data.scenes.objects import SIZES, SceneObject
@@ -74,7 +74,7 @@ def test_some_objects_are_inside_a_ring_or_a_box(many):
 
 
 def test_an_object_leaves_enough_of_the_one_behind_it_visible():
-    layout = Layout()
+    layout = SceneLayout()
     layout.add(SceneObject("box", "red", "large", "plain", (0.1, 0.1, 0.4, 0.4)))
     corner = SceneObject("box", "blue", "large", "plain", (0.25, 0.25, 0.55, 0.55))
     middle = SceneObject("box", "blue", "large", "plain", (0.15, 0.15, 0.45, 0.45))
