@@ -35,7 +35,7 @@ from a2cap.data.features.formats.array_values import (
     require_type,
     without_padding,
 )
-from a2cap.data.features.formats.layouts import Layout, known_layouts, layout_of
+from a2cap.data.features.formats.layouts import FeatureLayout, known_layouts, layout_of
 from a2cap.data.files.sealed_folder import SkippedItem
 from a2cap.data.identities import AmbiguousIdError
 from a2cap.data.image_ids import named_id
@@ -131,7 +131,7 @@ class _Reader:
         self.container, self._reading = container, reading
         self._prefix = "" if is_alone else f"{container.title}: "
         self._id_of = reading.ids or (str if container.is_own else named_id)
-        self._layout: Layout | None = None
+        self._layout: FeatureLayout | None = None
         self._number_type = ""
         self._is_examining = True
         self._is_scaled = False
@@ -204,7 +204,7 @@ class _Reader:
         boxes = self._boxes(values["boxes"], size) if "boxes" in values else _cells(features, size)
         return ImageFeatures(image_id, _regions(boxes, features, values, size))
 
-    def _values(self, fields: Arrays, layout: Layout) -> dict[str, NDArray[np.generic]]:
+    def _values(self, fields: Arrays, layout: FeatureLayout) -> dict[str, NDArray[np.generic]]:
         """Return the arrays of the regions by field."""
         count = as_integer(fields["count"]) if "count" in fields else None
         number_type = self._reading.number_type

@@ -12,7 +12,7 @@ Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
-class Layout:
+class FeatureLayout:
     """Names of the arrays by field; columns: of a TSV without a header line.
 
     Fields: features (R, F); boxes (R, 4), without which the regions are the cells of a square grid;
@@ -34,11 +34,11 @@ class Layout:
         return {field: arrays[name] for field, name in self.fields.items() if name in arrays}
 
 
-def _layout(name: str, arrays: str, *, is_line: bool = False) -> Layout:
+def _layout(name: str, arrays: str, *, is_line: bool = False) -> FeatureLayout:
     """Return a layout from names that are those of a field, or NAME=FIELD; "_" is not read."""
     pairs = [word.split("=") for word in arrays.split()]
     fields = {pair[-1]: pair[0] for pair in pairs if pair[-1] != "_"}
-    return Layout(name, fields, tuple(pair[0] for pair in pairs) if is_line else ())
+    return FeatureLayout(name, fields, tuple(pair[0] for pair in pairs) if is_line else ())
 
 
 _CAFFE = "image_id image_w=width image_h=height num_boxes=count boxes features"
@@ -77,7 +77,7 @@ KNOWN_NAMES = frozenset(name for layout in LAYOUTS for name in layout.fields.val
 FEATURE_NAMES = tuple(dict.fromkeys(layout.fields["features"] for layout in LAYOUTS))
 
 
-def layout_of(names: Collection[str]) -> Layout | None:
+def layout_of(names: Collection[str]) -> FeatureLayout | None:
     """Return the layout that has most of the names, the first of equals; None without any."""
     matching = [layout for layout in LAYOUTS if layout.matches(names)]
     return max(matching, key=lambda x: len({*x.fields.values()} & {*names}), default=None)

@@ -12,7 +12,7 @@ import numpy as np
 
 from a2cap.data.errors import InputError
 from a2cap.data.features.formats.feature_source import ImageFeatures
-from a2cap.data.features.formats.layouts import ATT_BOX, CAFFE, LXMERT, M2, MILVLG, Layout
+from a2cap.data.features.formats.layouts import ATT_BOX, CAFFE, LXMERT, M2, MILVLG, FeatureLayout
 from a2cap.data.features.formats.own_files import write_parquet, write_tar
 
 Format = Literal["a2", "caffe", "lxmert", "att-box", "milvlg", "m2", "tar", "parquet"]
@@ -22,7 +22,7 @@ _NAME = "cocobu"
 """Name of bottom-up features in ImageCaptioning.pytorch."""
 
 
-def write_tsv(path: Path, images: Iterable[ImageFeatures], *, layout: Layout) -> None:
+def write_tsv(path: Path, images: Iterable[ImageFeatures], *, layout: FeatureLayout) -> None:
     """Write a line of each image, without a header line."""
     with path.open("wb") as file:
         for image in images:
@@ -98,7 +98,7 @@ WRITERS: Mapping[Format, Writer] = {
 """The formats beside the feature store."""
 
 
-def _arrays_of(image: ImageFeatures, layout: Layout) -> dict[str, object]:
+def _arrays_of(image: ImageFeatures, layout: FeatureLayout) -> dict[str, object]:
     """Return ids, numbers and little-endian arrays by the names of the layout.
 
     Of class probabilities, only those that are known: a region's own.
