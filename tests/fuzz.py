@@ -33,7 +33,7 @@ import torch
 from a2cap.data.annotations.instances import read_instances
 from a2cap.data.annotations.read import read_annotations
 from a2cap.data.errors import A2Error, UnreadableError
-from a2cap.data.features.formats.feature_source import Reading
+from a2cap.data.features.formats.feature_source import ReadHints
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.sources.http import HttpFiles
 from a2cap.data.sources.open_source import open_source
@@ -228,7 +228,7 @@ def features(folder: Path) -> Target:
         source = path.parent if path.suffix in (".npz", ".npy") else path
         if path.suffix == ".npy":
             np.save(path.with_name("a.npy"), regions.features)
-        consumed(open_features(source, Reading(sizes.get)))
+        consumed(open_features(source, ReadHints(sizes.get)))
 
     return Target(files, read)
 

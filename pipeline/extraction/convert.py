@@ -11,7 +11,7 @@ import numpy as np
 
 from a2cap.data.errors import InputError, StoreError
 from a2cap.data.features.feature_record import FeatureType, decode_regions
-from a2cap.data.features.formats.feature_source import FeatureSource, ImageFeatures, Reading
+from a2cap.data.features.formats.feature_source import FeatureSource, ImageFeatures, ReadHints
 from a2cap.data.features.formats.writers import WRITERS, Format
 from a2cap.data.features.relation_file import RelationFile
 from a2cap.data.features.source_files import source_files
@@ -23,7 +23,7 @@ from a2cap.data.image_ids import IdRule
 from a2cap.data.regions import Regions
 from a2cap.data.sources.parquet import load_pyarrow
 from a2cap.pipeline.engine.progress import track
-from a2cap.pipeline.extraction.open_features import open_features, reading_by_sizes
+from a2cap.pipeline.extraction.open_features import hints_with_sizes, open_features
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def convert(
     dtype: FeatureType = "float16",
     sizes: Path | None = None,
     prefix: str = "",
-    reading: Reading | None = None,
+    hints: ReadHints | None = None,
     rule: IdRule = "number",
     relations: Path | None = None,
 ) -> Conversion:
@@ -55,7 +55,7 @@ def convert(
 
     sizes: folder of the images or a COCO file, for formats without image sizes.
     prefix: of LXMERT's names.
-    reading: what the source does not state.
+    hints: what the source does not state.
     rule: of the ids of files with sizes.
     relations: a file of relations of these regions, without which an image is skipped.
     Raises InputError for relations of other regions, if the target exists, the format of the source
@@ -63,8 +63,8 @@ def convert(
     StoreError if the result differs from the source.
     """
     arguments = {"form": form, "dtype": dtype, "sizes": str(sizes), "prefix": prefix}
-    way = reading or Reading()
-    arguments |= {"order": way.order, "number_type": way.number_type}
+    hints = hints or ReadHints()
+    arguments |= {"order": hints.order, "number_type": hints.number_type}
     record = {"arguments": arguments, "source": _state_of(source)}
     if relations is not None:
         record["relations"] = _state_of(relations)
@@ -75,7 +75,7 @@ def convert(
         raise InputError(f"{str(target)!r} already exists; name another path, or remove it")
     if form == "parquet":
         load_pyarrow(target.name)
-    opened = open_features(source, reading_by_sizes(sizes, source, way, rule))
+    opened = open_features(source, hints_with_sizes(sizes, source, hints, rule))
     has_half = form == "a2" or WRITERS[form].has_half
     if relations is not None and not has_half:
         raise InputError(
@@ -222,7 +222,7 @@ class _ConvertedImages:
 
     def conversion(self) -> Conversion:
         """Return the summary; raise StoreError if the result that is read back differs."""
-        results = open_features(self.target, Reading(self.sizes.get))
+        results = open_features(self.target, ReadHints(self.sizes.get))
         digests = [
             content_digest(item.image_id, item.regions)
             for item in results

@@ -8,7 +8,7 @@ from operator import attrgetter
 from pathlib import Path
 
 from a2cap.data.errors import InputError
-from a2cap.data.features.formats.feature_source import Reading
+from a2cap.data.features.formats.feature_source import ReadHints
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.features.store_manifest import DATA_FILE, is_store
 from a2cap.data.files.atomic import link_or_copy
@@ -54,9 +54,9 @@ def import_features(
         reasons = read_manifest(source.parent if imported.is_result else source).reasons
     else:
         dtype = FeatureStore(source).facts.dtype if is_store(source) else imported.config.dtype
-        reading, rule = Reading(ids=names.linked if names else None), imported.identities.rule
+        hints, rule = ReadHints(ids=names.linked if names else None), imported.identities.rule
         made = convert(
-            source, target, form="a2", dtype=dtype, sizes=imported.sizes, reading=reading, rule=rule
+            source, target, form="a2", dtype=dtype, sizes=imported.sizes, hints=hints, rule=rule
         )
         skipped_file(target).unlink(missing_ok=True)
         reasons = {item.image_id: item.reason for item in made.skipped}

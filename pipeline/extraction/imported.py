@@ -6,7 +6,7 @@ from itertools import islice
 from pathlib import Path
 
 from a2cap.data.errors import InputError
-from a2cap.data.features.formats.feature_source import ImageFeatures, Reading
+from a2cap.data.features.formats.feature_source import ImageFeatures, ReadHints
 from a2cap.data.features.source_files import source_files
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.features.store_manifest import is_store
@@ -85,12 +85,12 @@ class ImportedFeatures:
         """Return F of the first readable image; InputError if there is none."""
         if is_store(self.source):
             return FeatureStore(self.source).feature_width
-        from a2cap.pipeline.extraction.open_features import open_features, reading_by_sizes
+        from a2cap.pipeline.extraction.open_features import hints_with_sizes, open_features
 
         names, reason = self.names(), "it is empty"
-        way = Reading(ids=names.linked if names else None)
-        way = reading_by_sizes(self.sizes, self.source, way, self.identities.rule)
-        for item in islice(open_features(self.source, way), _TRIED):
+        hints = ReadHints(ids=names.linked if names else None)
+        hints = hints_with_sizes(self.sizes, self.source, hints, self.identities.rule)
+        for item in islice(open_features(self.source, hints), _TRIED):
             if isinstance(item, ImageFeatures):
                 return int(item.regions.features.shape[1])
             reason = f"{item.image_id!r}: {item.reason}"

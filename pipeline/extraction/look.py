@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from a2cap.data.errors import InputError
-from a2cap.data.features.formats.feature_source import FeatureSource, ImageFeatures, Reading
+from a2cap.data.features.formats.feature_source import FeatureSource, ImageFeatures, ReadHints
 from a2cap.data.files.atomic import write_durably
 from a2cap.data.files.sealed_folder import SkippedItem
 from a2cap.data.image_ids import find_images, named_id
@@ -24,12 +24,12 @@ _SUMMARISED = 100
 _COLOURS = ("#e6194b", "#ffe119", "#3cb44b", "#42d4f4", "#f032e6", "#ffffff")
 
 
-def look(path: Path, reading: Reading) -> list[str]:
+def look(path: Path, hints: ReadHints) -> list[str]:
     """Return the lines of a summary: layout, images, regions, and ranges of features and boxes.
 
     Raises InputError if no image can be read.
     """
-    source = open_features(path, reading)
+    source = open_features(path, hints)
     items = list(islice(source, _SUMMARISED))
     images = [item for item in items if isinstance(item, ImageFeatures)]
     skipped = [item for item in items if isinstance(item, SkippedItem)]
@@ -69,13 +69,13 @@ def _range(values: Sequence[int] | NDArray[np.float32]) -> str:
     return f"{fewest:,.0f}" if fewest == most else f"{fewest:,.0f} to {most:,.0f}"
 
 
-def draw_boxes(path: Path, reading: Reading, photograph: Path, target: Path) -> str:
+def draw_boxes(path: Path, hints: ReadHints, photograph: Path, target: Path) -> str:
     """Draw the boxes of an image on its photograph; return what was drawn.
 
     photograph: a file, or a folder with that of the first image. Raises InputError if the features
     are of other images.
     """
-    image = _image_of(open_features(path, reading), photograph)
+    image = _image_of(open_features(path, hints), photograph)
     file = find_images(photograph)[image.image_id] if photograph.is_dir() else photograph
     drawn = Image.fromarray(read_image(file)[..., ::-1])
     regions, canvas = image.regions, ImageDraw.Draw(drawn)

@@ -16,7 +16,7 @@ from safetensors.numpy import load_file
 
 from a2cap.data.errors import InputError
 from a2cap.data.features.formats.dictionaries import dictionary_container, read_pickle
-from a2cap.data.features.formats.feature_source import Container, FeatureSource, Reading, damaged
+from a2cap.data.features.formats.feature_source import Container, FeatureSource, ReadHints, damaged
 from a2cap.data.features.formats.hdf5 import hdf5_container
 from a2cap.data.features.formats.lmdb_records import lmdb_container
 from a2cap.data.features.formats.numpy_files import (
@@ -50,7 +50,7 @@ _RESULT = "features.lmdb"
 """The store in a result of `a2 extract`."""
 
 
-def open_features(path: Path, reading: Reading | None = None) -> FeatureSource:
+def open_features(path: Path, hints: ReadHints | None = None) -> FeatureSource:
     """Open a file, folder or pattern by its content; raise InputError for an unknown one."""
     names = {path: path.name} if path.exists() else {p: str(p) for p in matches(path)}
     containers = [
@@ -63,23 +63,23 @@ def open_features(path: Path, reading: Reading | None = None) -> FeatureSource:
             f"no region features at {str(path)!r}; name a store, a TSV or HDF5 file, a folder of "
             "npz, or another layout of docs/guide/features.md"
         )
-    return FeatureSource(containers, reading or Reading())
+    return FeatureSource(containers, hints or ReadHints())
 
 
-def reading_by_sizes(
-    sizes: Path | None, source: Path, way: Reading, rule: IdRule = "number"
-) -> Reading:
-    """Return `way` with the sizes in a folder of images or a COCO file.
+def hints_with_sizes(
+    sizes: Path | None, source: Path, hints: ReadHints, rule: IdRule = "number"
+) -> ReadHints:
+    """Return `hints` with the sizes in a folder of images or a COCO file.
 
-    Without other ids in `way`, names of images are linked by the ids and files in the COCO file.
+    Without other ids in `hints`, names of images are linked by the ids and files in the COCO file.
     Raises InputError if an image of that lacks a name or a size.
     """
     if sizes is None:
-        return way
+        return hints
     if sizes.is_dir():
         files = find_images(sizes, rule)
         # read from the headers on demand
-        return replace(way, sizes=lambda name: image_size(files[name]) if name in files else None)
+        return replace(hints, sizes=lambda name: image_size(files[name]) if name in files else None)
     stated, pairs = {}, []
     try:
         for image in cast("dict[str, Any]", read_json(sizes))["images"]:
@@ -92,10 +92,10 @@ def reading_by_sizes(
             f"{sizes.name!r} lacks file_name, width or height of an image; "
             "name a COCO captions, instances or image-info file"
         ) from error
-    if way.ids is None and identities:
+    if hints.ids is None and identities:
         read = identities.reader(f"the features of {str(source)!r}", remedy=_REMEDY)
-        way = replace(way, ids=read.linked)
-    return replace(way, sizes=stated.get)
+        hints = replace(hints, ids=read.linked)
+    return replace(hints, sizes=stated.get)
 
 
 def _load_torch(path: Path) -> object:

@@ -56,8 +56,8 @@ class ImageFeatures:
 
 
 @dataclass(frozen=True)
-class Reading:
-    """How files are read whose arrays do not state it.
+class ReadHints:
+    """Facts that the arrays of files do not state.
 
     sizes: returns width and height in pixels by image id, for layouts without them, None if they
         are unknown.
@@ -106,9 +106,9 @@ class Container:
 class FeatureSource:
     """The images of containers; a SkippedItem takes the place of one that cannot be read."""
 
-    def __init__(self, containers: Iterable[Container], reading: Reading) -> None:
+    def __init__(self, containers: Iterable[Container], hints: ReadHints) -> None:
         several = [*containers]
-        self._readers = [_Reader(c, reading, is_alone=len(several) == 1) for c in several]
+        self._readers = [_Reader(c, hints, is_alone=len(several) == 1) for c in several]
 
     @property
     def title(self) -> str:
@@ -127,10 +127,10 @@ class FeatureSource:
 class _Reader:
     """The reader of a container, whose arrays have the names of one layout or of several."""
 
-    def __init__(self, container: Container, reading: Reading, *, is_alone: bool) -> None:
-        self.container, self._reading = container, reading
+    def __init__(self, container: Container, hints: ReadHints, *, is_alone: bool) -> None:
+        self.container, self._hints = container, hints
         self._prefix = "" if is_alone else f"{container.title}: "
-        self._id_of = reading.ids or (str if container.is_own else named_id)
+        self._id_of = hints.ids or (str if container.is_own else named_id)
         self._layout: FeatureLayout | None = None
         self._number_type = ""
         self._is_examining = True
@@ -193,7 +193,7 @@ class _Reader:
             name = layout.fields["features"]
             raise InputError(f"{name} of shape {shape} are not (R, F) of one image; store it alone")
         image_id = self._id_of(as_text(fields.get("image_id", name)))
-        size = _stated_size(fields) or self._reading.sizes(image_id)
+        size = _stated_size(fields) or self._hints.sizes(image_id)
         if size is None:
             raise InputError(
                 f"size of image {image_id!r} is unknown; name the folder of the images, or a COCO "
@@ -207,7 +207,7 @@ class _Reader:
     def _values(self, fields: Arrays, layout: FeatureLayout) -> dict[str, NDArray[np.generic]]:
         """Return the arrays of the regions by field."""
         count = as_integer(fields["count"]) if "count" in fields else None
-        number_type = self._reading.number_type
+        number_type = self._hints.number_type
         values = {
             field: as_array(fields[field], layout.fields[field], field, count, number_type)
             for field in NUMBERS
@@ -220,7 +220,7 @@ class _Reader:
 
     def _boxes(self, stored: NDArray[np.generic], size: Size) -> NDArray[np.float32]:
         """Return boxes as x1 y1 x2 y2 in pixels; raise ConventionError if they cannot be that."""
-        order = self._reading.order
+        order = self._hints.order
         if stored.ndim != 2 or stored.shape[1] not in (4, 6, 7):
             raise InputError(f"boxes of shape {stored.shape} are not (R, 4); create the file again")
         boxes = corners(stored[:, :4].astype(np.float32), order)

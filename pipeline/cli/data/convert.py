@@ -8,7 +8,7 @@ import click
 from a2cap.data.box_check import ORDERS, BoxOrder
 from a2cap.data.errors import InputError
 from a2cap.data.features.formats.array_values import NUMBER_TYPES, NumberType
-from a2cap.data.features.formats.feature_source import ImageFeatures, Reading
+from a2cap.data.features.formats.feature_source import ImageFeatures, ReadHints
 from a2cap.data.features.formats.writers import FORMATS
 from a2cap.data.features.relation_file import write_relations
 from a2cap.pipeline.cli.commands import EXIT_SKIPPED
@@ -17,7 +17,7 @@ from a2cap.pipeline.engine.lock import read_lock
 from a2cap.pipeline.extraction.convert import convert as converted
 from a2cap.pipeline.extraction.convert import skipped_file
 from a2cap.pipeline.extraction.look import draw_boxes, look
-from a2cap.pipeline.extraction.open_features import open_features, reading_by_sizes
+from a2cap.pipeline.extraction.open_features import hints_with_sizes, open_features
 
 RELATIONS = "relations"
 
@@ -109,19 +109,19 @@ def convert(
       a2 convert features coco_detections.hdf5 --to m2
     """
     log(verbose)
-    way = Reading(order=order, number_type=number_type)
+    hints = ReadHints(order=order, number_type=number_type)
     if is_look:
-        _look(source, target, photograph, reading_by_sizes(options["sizes"], source, way))
+        _look(source, target, photograph, hints_with_sizes(options["sizes"], source, hints))
         return
     if target is None or photograph is not None:
         raise click.UsageError(
             "missing argument 'TARGET'" if target is None else "--image needs --look"
         )
     if options["form"] == RELATIONS:
-        _write_relations(source, target, way)
+        _write_relations(source, target, hints)
         return
     with read_lock(source):
-        made = converted(source, target, reading=way, **options)
+        made = converted(source, target, hints=hints, **options)
     fewest, most = made.regions
     counts = f"{fewest}" if fewest == most else f"{fewest} to {most}"
     state = "" if made.ran else "up to date: "
@@ -142,20 +142,20 @@ def convert(
         raise click.exceptions.Exit(EXIT_SKIPPED)
 
 
-def _write_relations(source: Path, target: Path, way: Reading) -> None:
+def _write_relations(source: Path, target: Path, hints: ReadHints) -> None:
     if target.exists():
         raise InputError(f"{str(target)!r} already exists; name another path, or remove it")
     with read_lock(source):
-        items = open_features(source, way)
+        items = open_features(source, hints)
         images = ((i.image_id, i.regions) for i in items if isinstance(i, ImageFeatures))
         count = write_relations(target, images)
     click.echo(f"relations of {count:,} images in {target}")
 
 
-def _look(source: Path, target: Path | None, photograph: Path | None, way: Reading) -> None:
+def _look(source: Path, target: Path | None, photograph: Path | None, hints: ReadHints) -> None:
     if (target is None) != (photograph is None):
         raise click.UsageError("--image and TARGET, the file to draw, need each other with --look")
-    for line in look(source, way):
+    for line in look(source, hints):
         click.echo(line)
     if target is not None and photograph is not None:
-        click.echo(f"drawn: {draw_boxes(source, way, photograph, target)}")
+        click.echo(f"drawn: {draw_boxes(source, hints, photograph, target)}")

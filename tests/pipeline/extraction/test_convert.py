@@ -19,7 +19,7 @@ from safetensors.numpy import load
 
 from a2cap.data.errors import InputError, StoreError
 from a2cap.data.features.formats import writers
-from a2cap.data.features.formats.feature_source import FeatureSource, ImageFeatures, Reading
+from a2cap.data.features.formats.feature_source import FeatureSource, ImageFeatures, ReadHints
 from a2cap.data.features.formats.writers import FORMATS, write_tsv
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.features.writer import FeatureWriter, StoreWriteError
@@ -375,7 +375,7 @@ def test_unknown_image_sizes_are_requested(store, tmp_path):
 
 def test_sizes_that_are_no_numbers_are_refused(tmp_path):
     path = written(tmp_path, {"images": [{"file_name": "1.jpg", "width": "wide", "height": 3}]})
-    assert message_of(opening.reading_by_sizes, path, path, Reading()) == (
+    assert message_of(opening.hints_with_sizes, path, path, ReadHints()) == (
         "'x.json' lacks file_name, width or height of an image; "
         "name a COCO captions, instances or image-info file"
     )
@@ -385,7 +385,7 @@ def test_sizes_of_a_folder_are_those_of_upright_images(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6
     Image.new("RGB", (8, 6)).save(tmp_path / "1.jpg", exif=exif)
-    assert opening.reading_by_sizes(tmp_path, tmp_path, Reading()).sizes("000000000001") == (6, 8)
+    assert opening.hints_with_sizes(tmp_path, tmp_path, ReadHints()).sizes("000000000001") == (6, 8)
 
 
 def test_a_table_without_features_is_refused(tmp_path):

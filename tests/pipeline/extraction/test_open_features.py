@@ -20,7 +20,7 @@ from safetensors.numpy import save_file
 
 from a2cap.data.errors import A2Error
 from a2cap.data.features.formats import lmdb_records
-from a2cap.data.features.formats.feature_source import Reading
+from a2cap.data.features.formats.feature_source import ReadHints
 from a2cap.data.files.sealed_folder import SkippedItem
 from a2cap.pipeline.extraction.convert import content_digest, convert
 from a2cap.pipeline.extraction.open_features import open_features
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("tolerant")
 
 IDS = ("000000000009", "000000000025", "000000132417")
 SIZE = (120, 90)
-SIZES = Reading(dict.fromkeys(IDS, SIZE).get)
+SIZES = ReadHints(dict.fromkeys(IDS, SIZE).get)
 
 
 def features_of(image_id):
@@ -42,16 +42,16 @@ def boxes_of(image_id):
     return np.sort(corners, axis=1).reshape(6, 4)
 
 
-def read(path, reading=SIZES):
+def read(path, hints=SIZES):
     """Return the regions of each image; fail for a skipped one."""
-    items = list(open_features(path, reading))
+    items = list(open_features(path, hints))
     skipped = [item for item in items if isinstance(item, SkippedItem)]
     assert not skipped, skipped
     return {item.image_id: item.regions for item in items}
 
 
-def assert_read(path, reading=SIZES, *, atol=0.0, ids=IDS):
-    images = read(path, reading)
+def assert_read(path, hints=SIZES, *, atol=0.0, ids=IDS):
+    images = read(path, hints)
     assert sorted(images) == sorted(ids)
     for image_id, regions in images.items():
         np.testing.assert_array_equal(regions.features, features_of(image_id))
@@ -225,7 +225,7 @@ def test_packed_tsv_is_read_from_gzip_and_zip(tmp_path):
 def test_a_zip_whose_member_has_no_name_is_rejected(tmp_path):
     with ZipFile(tmp_path / "c.zip", "w") as archive:
         archive.writestr(ZipInfo("\0x"), b"x")
-    message = message_of(lambda: list(open_features(tmp_path / "c.zip", Reading())))
+    message = message_of(lambda: list(open_features(tmp_path / "c.zip", ReadHints())))
     assert "has no TSV, npz or npy" in message
 
 
@@ -425,8 +425,8 @@ def test_hdf5_of_arrays_with_ranges_or_of_equal_counts_is_read(tmp_path):
 
 
 def test_hdf5_of_one_group_or_several_datasets_an_image_is_read(tmp_path):
-    assert_read(save_groups(tmp_path / "x.h5"), Reading())
-    assert_read(save_flat(tmp_path / "y.h5"), Reading())  # with the sizes of DLCT
+    assert_read(save_groups(tmp_path / "x.h5"), ReadHints())
+    assert_read(save_flat(tmp_path / "y.h5"), ReadHints())  # with the sizes of DLCT
     assert_read(save_flat(tmp_path / "z.h5", sizes=False))
 
 

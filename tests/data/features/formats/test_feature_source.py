@@ -8,7 +8,7 @@ import pytest
 
 from a2cap.data import box_check
 from a2cap.data.box_check import BoxEvidence, corners
-from a2cap.data.features.formats.feature_source import Reading
+from a2cap.data.features.formats.feature_source import ReadHints
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.regions import cell_boxes
 from a2cap.pipeline.extraction.convert import convert
@@ -87,9 +87,9 @@ def test_another_order_of_the_numbers_is_refused_and_read_by_name(tmp_path, chan
     assert problem in message
     assert f"--boxes {order}" in message.rpartition("Name the order with ")[2]
     if order != "yxyx":
-        assert_read(path, Reading(order=order), atol=1e-4)
+        assert_read(path, ReadHints(order=order), atol=1e-4)
     else:
-        assert [*open_features(path, Reading(order=order))]
+        assert [*open_features(path, ReadHints(order=order))]
 
 
 def test_orders_are_read_as_corners():
@@ -127,7 +127,7 @@ def test_swapped_axes_of_square_images_are_noticed(tmp_path, caplog):
         "the middle in place of below it; if the boxes are y1 x1 y2 x2, convert with --boxes yxyx"
     ]
     caplog.clear()
-    assert len([*open_features(path, Reading(order="yxyx"))]) == 12
+    assert len([*open_features(path, ReadHints(order="yxyx"))]) == 12
     assert caplog.messages == []
 
 
@@ -156,7 +156,7 @@ def test_boxes_of_smaller_images_are_noticed(tmp_path, caplog):
     for number in range(1, 11):
         arrays = {"features": features_of(IDS[0]), "boxes": boxes_of(IDS[0]) / 2}
         np.savez(tmp_path / f"{number}.npz", **arrays)
-    assert len([*open_features(tmp_path, Reading(sizes.get))]) == 10
+    assert len([*open_features(tmp_path, ReadHints(sizes.get))]) == 10
     [message] = caplog.messages
     assert message.endswith(
         ": are they pixels of scaled images? Check the sizes of the images, and look at boxes with "
@@ -183,7 +183,7 @@ def test_features_of_another_type_are_refused_and_read_by_name(tmp_path, kind, w
         f"--source-dtype {kind}"
     )
     made = convert(
-        path, tmp_path / "s", form="a2", dtype="float32", reading=Reading(number_type=kind)
+        path, tmp_path / "s", form="a2", dtype="float32", hints=ReadHints(number_type=kind)
     )
     assert (made.count, made.width) == (3, 32)
     stored = FeatureStore(tmp_path / "s")[IDS[0]].features
