@@ -17,7 +17,7 @@ from torch import Tensor
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
 from a2cap.model.self_critical.document_frequencies import InverseDocumentFrequencies
-from a2cap.model.self_critical.reward import CaptionReward, References
+from a2cap.model.self_critical.reward import CaptionReward, ReferenceTokens
 from a2cap.model.self_critical.rollouts import Reward, generate_rollouts, self_critical_loss
 from benchmarks.measure import Timing, floating_operations, interleaved, print_timings
 
@@ -103,7 +103,7 @@ def make_corpus(sizes: Sizes) -> Corpus:
     )
     return Corpus(
         references,
-        CaptionReward(frequencies, References.from_sentences(references), eos=False),
+        CaptionReward(frequencies, ReferenceTokens.from_sentences(references), eos=False),
         plain,
     )
 

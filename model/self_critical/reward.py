@@ -32,7 +32,7 @@ _CHUNK = 4096
 
 
 @dataclass(frozen=True)
-class References:
+class ReferenceTokens:
     """References of P images, S sentences of T tokens in total, concatenated.
 
     tokens: (T,) int32 from 0; sentences: (S + 1,) int64, start of each sentence, and T;
@@ -44,7 +44,7 @@ class References:
     images: Tensor
 
     @classmethod
-    def from_sentences(cls, images: Sequence[Sequence[Sequence[int]]]) -> "References":
+    def from_sentences(cls, images: Sequence[Sequence[Sequence[int]]]) -> "ReferenceTokens":
         """Concatenate one list of sentences per image."""
         sentences = [sentence for group in images for sentence in group]
         tokens = [token for sentence in sentences for token in sentence]
@@ -78,9 +78,11 @@ class References:
         sentences = first[:, None] + torch.arange(int((end - first).max()), device=images.device)
         return torch.where(sentences < end[:, None], sentences, -1)
 
-    def to(self, device: torch.device) -> "References":
+    def to(self, device: torch.device) -> "ReferenceTokens":
         """Copy to a device."""
-        return References(self.tokens.to(device), self.sentences.to(device), self.images.to(device))
+        return ReferenceTokens(
+            self.tokens.to(device), self.sentences.to(device), self.images.to(device)
+        )
 
 
 class CaptionReward:
@@ -93,7 +95,7 @@ class CaptionReward:
     def __init__(
         self,
         frequencies: InverseDocumentFrequencies,
-        references: References,
+        references: ReferenceTokens,
         *,
         eos: bool,
         bleu_weight: float = 0.0,
@@ -182,7 +184,7 @@ def _offsets(counts: Sequence[int]) -> Tensor:
     return torch.tensor([0, *counts], dtype=torch.int64).cumsum(0)
 
 
-def _append_eos(references: References, eos: int) -> References:
+def _append_eos(references: ReferenceTokens, eos: int) -> ReferenceTokens:
     """Append <eos> to each sentence."""
     lengths = references.lengths
     sentences = references.sentences + torch.arange(len(lengths) + 1)
@@ -190,4 +192,4 @@ def _append_eos(references: References, eos: int) -> References:
     is_token = torch.ones_like(tokens, dtype=torch.bool)
     is_token[sentences[1:] - 1] = False
     tokens[is_token] = references.tokens
-    return References(tokens, sentences, references.images)
+    return ReferenceTokens(tokens, sentences, references.images)

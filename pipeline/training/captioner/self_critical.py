@@ -24,7 +24,7 @@ from a2cap.model.errors import PlugInError
 from a2cap.model.losses import perturbed_pass_loss
 from a2cap.model.plug_ins import call_function
 from a2cap.model.self_critical.document_frequencies import InverseDocumentFrequencies
-from a2cap.model.self_critical.reward import CaptionReward, References
+from a2cap.model.self_critical.reward import CaptionReward, ReferenceTokens
 from a2cap.model.self_critical.rollouts import Rollouts, generate_rollouts, self_critical_loss
 from a2cap.pipeline.captioning.saved_captioner import load_model, save_captioner
 from a2cap.pipeline.engine.artifact_names import (
@@ -158,7 +158,7 @@ class ImageRewards:
         numbers = {
             word: number for number, word in enumerate(frequencies.words) if number >= len(SPECIALS)
         }
-        references = References.from_sentences(
+        references = ReferenceTokens.from_sentences(
             [
                 [[numbers[word] for word in sentence.split()] for sentence in tokens[image_id]]
                 for image_id in image_ids

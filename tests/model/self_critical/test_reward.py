@@ -7,7 +7,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from pycocoevalcap.bleu.bleu_scorer import BleuScorer
 
-from a2cap.model.self_critical.reward import CaptionReward, References
+from a2cap.model.self_critical.reward import CaptionReward, ReferenceTokens
 from tests.cider_of_coco import cider_of_coco
 from tests.model.kinds import refusal
 from tests.model.self_critical.test_ngrams import document_counts, table
@@ -71,14 +71,16 @@ def test_rewards_equal_coco_caption(corpus, data, eos, by_caption):
     everything = captions(rows, 10)
     images = torch.arange(len(corpus))
     frequencies = weights_of(documents)
-    plain = CaptionReward(frequencies, References.from_sentences(corpus), eos=eos)(
+    plain = CaptionReward(frequencies, ReferenceTokens.from_sentences(corpus), eos=eos)(
         images, everything
     )
     assert plain.shape == (len(corpus), 2)
     assert plain.dtype == torch.float64
     expected = np.array(cider_d(pairs, documents))
     np.testing.assert_allclose(plain.flatten(), expected, atol=1e-9)
-    mixed = CaptionReward(frequencies, References.from_sentences(corpus), eos=eos, bleu_weight=0.5)
+    mixed = CaptionReward(
+        frequencies, ReferenceTokens.from_sentences(corpus), eos=eos, bleu_weight=0.5
+    )
     if all(caption and all(group) for caption, group in pairs):
         np.testing.assert_allclose(
             mixed(images, everything).flatten(), expected + 0.5 * np.array(bleu_4(pairs)), atol=1e-9
@@ -87,7 +89,7 @@ def test_rewards_equal_coco_caption(corpus, data, eos, by_caption):
 
 def test_a_caption_equal_to_its_only_reference_has_reward_ten():
     corpus = [[[4, 5, 6, 7, 8]], [[9, 10]]]
-    reward = CaptionReward(weights_of(corpus), References.from_sentences(corpus), eos=False)
+    reward = CaptionReward(weights_of(corpus), ReferenceTokens.from_sentences(corpus), eos=False)
     rewards = reward(torch.tensor([0]), captions([[[4, 5, 6, 7, 8], [9, 10], []]], 6))
     assert rewards.tolist() == [[pytest.approx(10), 0, 0]]
 
@@ -97,7 +99,9 @@ def test_a_missing_end_lowers_the_reward_only_with_eos():
     whole = torch.tensor([[[4, 5, 6, EOS], [4, 5, 6, PAD]]])
     for eos in (False, True):
         documents = [[[*s, EOS] for s in group] for group in corpus] if eos else corpus
-        reward = CaptionReward(weights_of(documents), References.from_sentences(corpus), eos=eos)
+        reward = CaptionReward(
+            weights_of(documents), ReferenceTokens.from_sentences(corpus), eos=eos
+        )
         ended, cut = reward(torch.tensor([0]), whole)[0].tolist()
         assert (ended > cut) == eos
         assert (ended == cut) == (not eos)
@@ -105,7 +109,7 @@ def test_a_missing_end_lowers_the_reward_only_with_eos():
 
 def test_images_may_come_in_any_order():
     corpus = [[[4, 5]], [[6, 7], [8, 9, 4]], [[5, 5, 5, 6]]]
-    reward = CaptionReward(weights_of(corpus), References.from_sentences(corpus), eos=False)
+    reward = CaptionReward(weights_of(corpus), ReferenceTokens.from_sentences(corpus), eos=False)
     candidates = [[[6, 7]], [[8, 9]], [[5, 5]]]
     together = reward(torch.arange(3), captions(candidates, 5))
     order = torch.tensor([2, 0, 1])
@@ -116,12 +120,12 @@ def test_images_may_come_in_any_order():
 
 def test_counts_above_255_are_correct():
     corpus = [[[4] * 400], [[5]]]
-    reward = CaptionReward(weights_of(corpus), References.from_sentences(corpus), eos=False)
+    reward = CaptionReward(weights_of(corpus), ReferenceTokens.from_sentences(corpus), eos=False)
     rewards = reward(torch.tensor([0]), captions([[[4] * 300]], 301))
     assert rewards.item() == pytest.approx(cider_d([([4] * 300, corpus[0])], corpus)[0])
 
 
 def test_empty_references_are_rejected():
-    none, weights = References.from_sentences([[[]], [[], []]]), weights_of([[[4]]])
+    none, weights = ReferenceTokens.from_sentences([[[]], [[], []]]), weights_of([[[4]]])
     message = refusal(CaptionReward, weights, none, eos=True)
     assert message == "all references are empty; give each image captions"
