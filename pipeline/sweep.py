@@ -42,7 +42,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Ensemble:
+class PointGroup:
     """Points whose captioners are evaluated together.
 
     members: `varied` of each point. overrides: of the evaluation. varied, setting: as of a point.
@@ -54,14 +54,14 @@ class Ensemble:
     overrides: tuple[str, ...] = ()
 
 
-def ensembles_of_seeds(points: Sequence[Point]) -> list[Ensemble]:
+def ensembles_of_seeds(points: Sequence[Point]) -> list[PointGroup]:
     """Return the ensemble of the seeds of each setting that has several."""
     of_setting: dict[str, list[str]] = {}
     for point in points:
         of_setting.setdefault(point.setting, []).append(point.varied)
     names = {setting: f"{setting}, ensemble of {len(of)}" for setting, of in of_setting.items()}
     return [
-        Ensemble(tuple(of), names[setting], names[setting])
+        PointGroup(tuple(of), names[setting], names[setting])
         for setting, of in of_setting.items()
         if len(of) > 1
     ]
@@ -109,7 +109,7 @@ class SystemsTable(Section):
                     rows.append(replace(point, varied=varied, setting=setting, config=config))
         return rows
 
-    def joined(self, points: Sequence[Point]) -> list[Ensemble]:
+    def joined(self, points: Sequence[Point]) -> list[PointGroup]:
         """Return the ensembles in every phase; points: as `points` returns them."""
         rows = []
         for phase, (name, ensemble) in product(self.phases, self.ensembles.items()):
@@ -119,7 +119,7 @@ class SystemsTable(Section):
                     rest = point.varied.removeprefix(first)
                     members = tuple(f"{member}, {phase}{rest}" for member in ensemble.of)
                     setting = row + point.setting.removeprefix(first)
-                    rows.append(Ensemble(members, row + rest, setting, ensemble.set))
+                    rows.append(PointGroup(members, row + rest, setting, ensemble.set))
         return rows
 
 

@@ -25,7 +25,7 @@ from a2cap.pipeline.experiment import Experiment
 from a2cap.pipeline.metrics.all_metrics import Scores
 from a2cap.pipeline.metrics.metric_table import DEFAULTS, cited, shown_name
 from a2cap.pipeline.search import Search, Trial, corners, search_space
-from a2cap.pipeline.sweep import Ensemble, Point, ensembles_of_seeds, grid, read_systems
+from a2cap.pipeline.sweep import Point, PointGroup, ensembles_of_seeds, grid, read_systems
 
 _SCORES = ("CIDEr", "truth")  # truth: of generated scenes only
 
@@ -121,7 +121,7 @@ def sweep(
 
 
 def _require_joinable(
-    ensembles: Sequence[Ensemble], variants: Mapping[str, ExperimentOptions]
+    ensembles: Sequence[PointGroup], variants: Mapping[str, ExperimentOptions]
 ) -> None:
     """Raise A2Error if captioners of an ensemble would not fit, before hours of training.
 
@@ -150,7 +150,7 @@ def _require_joinable(
 def _run_points(
     points: Sequence[Point],
     variants: Mapping[str, ExperimentOptions],
-    ensembles: Sequence[Ensemble],
+    ensembles: Sequence[PointGroup],
     failed: list[str],
 ) -> tuple[list[tuple[Point, Scores]], dict[str, tuple[ExperimentOptions, Path]], bool]:
     """Run all combinations; add the names of those that fail to `failed`.
@@ -175,7 +175,7 @@ def _run_points(
 
 
 def _run_ensembles(
-    ensembles: Sequence[Ensemble],
+    ensembles: Sequence[PointGroup],
     trained: Mapping[str, tuple[ExperimentOptions, Path]],
     scores: list[tuple[Point, Scores]],
     failed: list[str],
@@ -263,7 +263,7 @@ def _state(experiment: Experiment) -> str:
     return next(unfinished, "done")
 
 
-def _points(options: ExperimentOptions, table: Path | None) -> tuple[list[Point], list[Ensemble]]:
+def _points(options: ExperimentOptions, table: Path | None) -> tuple[list[Point], list[PointGroup]]:
     """Return the points of the grid or the table, and the ensembles of the table."""
     if table is None:
         return grid(options.overrides), []
