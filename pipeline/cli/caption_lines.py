@@ -133,8 +133,8 @@ def open_output(
 
 
 @dataclass
-class Tally:
-    """How many images were captioned, kept and failed."""
+class CaptionCounts:
+    """Numbers of images that were captioned, kept and failed."""
 
     output: Path | None
     captioned: int = 0

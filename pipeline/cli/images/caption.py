@@ -24,7 +24,7 @@ from a2cap.pipeline.captioning.outputs.output import (
     UnwritableError,
     identity,
 )
-from a2cap.pipeline.cli.caption_lines import OF_THE_IMAGE, CaptionLines, Tally
+from a2cap.pipeline.cli.caption_lines import OF_THE_IMAGE, CaptionCounts, CaptionLines
 from a2cap.pipeline.cli.caption_options import (
     FigureOptions,
     OutputOptions,
@@ -101,9 +101,9 @@ def caption(
     write = drawing.writer(models, boxes, config, many=may_be_many(images))
     config = _with_prompt(config, models)
     lines = CaptionLines(captioner_name(models), beams, output.prefix, output.suffix, config)
-    written, tally = output.open(lines), Tally(output.path)
+    written, counts = output.open(lines), CaptionCounts(output.path)
     if output.path is not None:
-        queue = _missing(queue, written, tally)
+        queue = _missing(queue, written, counts)
     with written, read_lock(*models):
         # all images are counted before a captioner is loaded, unless their names are still to come
         is_counted = output.path is not None and STANDARD_INPUT not in images
@@ -119,8 +119,8 @@ def caption(
             # captions on standard output show the progress themselves
             is_shown=output.path is not None,
         )
-        _emit_all(captioned, lambda *image: written.write(*lines.of(*image)), write, tally)
-    tally.finish(has_figures=write is not None)
+        _emit_all(captioned, lambda *image: written.write(*lines.of(*image)), write, counts)
+    counts.finish(has_figures=write is not None)
 
 
 def _captioned(
@@ -151,12 +151,12 @@ def _emit_all(
     captioned: Iterable[tuple[NamedImage, CaptionedImage | A2Error]],
     emit: Callable[[NamedImage, CaptionedImage], bool],
     draw: Callable[[NamedImage, CaptionedImage], Path] | None,
-    tally: Tally,
+    counts: CaptionCounts,
 ) -> None:
     """Emit and draw each captioned image, and count them."""
     for image, result in captioned:
         if isinstance(result, A2Error):
-            tally.fail(image.path, result)
+            counts.fail(image.path, result)
             continue
         try:
             # first: an image with a line is not captioned again, and would have no figure
@@ -165,17 +165,17 @@ def _emit_all(
         except (OSError, UnwritableError) as error:
             if isinstance(error, OSError) and error.errno not in OF_THE_IMAGE:
                 raise
-            tally.fail(image.path, error)
+            counts.fail(image.path, error)
             continue
-        tally.captioned += is_written
-        tally.foreign += not is_written
+        counts.captioned += is_written
+        counts.foreign += not is_written
         if drawn is not None:
             # standard output has the captions alone
             click.echo(f"figure: {drawn}", err=True)
 
 
 def _missing(
-    queue: Iterable[NamedImage], written: CaptionOutput, tally: Tally
+    queue: Iterable[NamedImage], written: CaptionOutput, counts: CaptionCounts
 ) -> Iterator[NamedImage]:
     """Yield each image once that has no caption; count the others."""
     seen = set()
@@ -186,9 +186,9 @@ def _missing(
         try:
             state = written.state(image.path)
         except UnwritableError as error:
-            tally.fail(image.path, error)
+            counts.fail(image.path, error)
             continue
-        tally.done += state == "done"
-        tally.foreign += state == "foreign"
+        counts.done += state == "done"
+        counts.foreign += state == "foreign"
         if state == "missing":
             yield image
