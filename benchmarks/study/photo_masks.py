@@ -12,7 +12,7 @@ from a2cap.data.features.store import FeatureStore
 from a2cap.data.files.sealed_folder import read_manifest
 from a2cap.pipeline.analysis.grounding import GAIN, RunGrounding, analyse_grounding
 from a2cap.pipeline.analysis.trainings import OpenedRun, Run
-from a2cap.pipeline.analysis.word_boxes import read_annotations
+from a2cap.pipeline.analysis.word_boxes import read_word_boxes
 from a2cap.pipeline.captioning.saved_captioner import load_model
 from a2cap.pipeline.engine.artifact_names import CAPTIONS, EXTRACT, FEATURES, PREPROCESS
 from a2cap.pipeline.experiment import Experiment
@@ -38,7 +38,7 @@ def permuted_rows(study: Study, boxes: Path) -> list[Row]:
     """
     prepare(study, [PHOTOGRAPHED])
     opened = _opened(study)
-    annotations = read_annotations(boxes, opened)
+    annotations = read_word_boxes(boxes, opened)
     own = analyse_grounding(opened, annotations)
     rows = {name: _values(own, name) for name in ("attention", "aligned", "random")}
     rows["gain"] = _values(own, GAIN)

@@ -23,7 +23,7 @@ from a2cap.data.captions.entities import GroundedImage, GroundedSentence
 from a2cap.data.errors import InputError
 from a2cap.data.regions import top_scoring
 from a2cap.pipeline.analysis.trainings import OpenedRun
-from a2cap.pipeline.analysis.word_boxes import Annotations
+from a2cap.pipeline.analysis.word_boxes import WordBoxes
 from a2cap.pipeline.captioning.captioning_config import CaptioningConfig
 from a2cap.pipeline.captioning.grounding import MIN_IOU
 from a2cap.pipeline.metrics.bootstrap import interval, resample
@@ -181,7 +181,7 @@ def _f1(precisions: Floats, recalls: Floats, classes: NDArray[np.intp]) -> Float
     return f1
 
 
-def analyse_grounding(opened: OpenedRun, annotations: Annotations) -> RunGrounding:
+def analyse_grounding(opened: OpenedRun, annotations: WordBoxes) -> RunGrounding:
     """Measure the attention at the words of annotated sentences and of generated captions.
 
     Attention is the mean over layers and heads. Raises InputError for a captioner without any.
@@ -211,7 +211,7 @@ def analyse_grounding(opened: OpenedRun, annotations: Annotations) -> RunGroundi
 class _Meter:
     """Sums over the words of each image and class."""
 
-    def __init__(self, annotations: Annotations, opened: OpenedRun) -> None:
+    def __init__(self, annotations: WordBoxes, opened: OpenedRun) -> None:
         self._images, self._mentions = annotations.images, annotations.mentions
         self._opened = opened
         self._rows = {identity: row for row, identity in enumerate(self._images)}

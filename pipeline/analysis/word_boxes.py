@@ -27,7 +27,7 @@ Mentions = Callable[[Sequence[str]], list[tuple[range, str]]]
 
 
 @dataclass(frozen=True)
-class Annotations:
+class WordBoxes:
     """Annotated images of a run, and what the file was taken for.
 
     mentions: of the classes in a generated caption. skipped: image id -> why it is left out.
@@ -51,7 +51,7 @@ class Annotations:
         return "; ".join([text, *(f"{count:,}: {reason}" for reason, count in reasons)])
 
 
-def read_annotations(path: Path, opened: OpenedRun) -> Annotations:
+def read_word_boxes(path: Path, opened: OpenedRun) -> WordBoxes:
     """Read the annotations of a run's images: a folder of Flickr30k Entities, or COCO instances.
 
     Raises InputError if the file is neither, and if no word of these images has a box.
@@ -74,7 +74,7 @@ def read_annotations(path: Path, opened: OpenedRun) -> Annotations:
         if image.size is not None and image.size != (regions.width, regions.height):
             skipped[identity] = "boxes of an image of another size than its features"
     usable = {name: image for name, image in images.items() if name not in skipped}
-    annotations = Annotations(layout, usable, mentions, skipped)
+    annotations = WordBoxes(layout, usable, mentions, skipped)
     if not any(o.boxes.size for i in usable.values() for s in i.sentences for o in s.objects):
         raise InputError(
             f"no word with a box in {len(opened.image_ids):,} images of split {opened.split!r}: "

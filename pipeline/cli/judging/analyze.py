@@ -10,7 +10,7 @@ from a2cap.data.files.sealed_folder import read_manifest
 from a2cap.pipeline.analysis.faithfulness import RUNS, RunAnalysis, analyse, write_analysis
 from a2cap.pipeline.analysis.grounding import MEASURES, analyse_grounding
 from a2cap.pipeline.analysis.trainings import OpenedRun, Run, read_run, trainings_in
-from a2cap.pipeline.analysis.word_boxes import read_annotations
+from a2cap.pipeline.analysis.word_boxes import read_word_boxes
 from a2cap.pipeline.captioning.adapted.pretrained import pretrained_folder
 from a2cap.pipeline.cli.commands import Restarted
 from a2cap.pipeline.cli.experiment_options import ExperimentOptions, experiment_options
@@ -156,7 +156,7 @@ def _with_grounding(
         )
     device = prepare_device(runtime)
     opened = OpenedRun.open(analysis.run, split=split, images=images, device=device)
-    annotations = read_annotations(path, opened)
+    annotations = read_word_boxes(path, opened)
     click.echo(f"{analysis.run.name}: {str(path)!r} is taken for {annotations.summary}")
     return replace(analysis, grounding=analyse_grounding(opened, annotations).rows())
 

@@ -17,7 +17,7 @@ from a2cap.pipeline.analysis.grounding import (
     grounding_values,
 )
 from a2cap.pipeline.analysis.trainings import OpenedRun, read_run
-from a2cap.pipeline.analysis.word_boxes import Annotations, read_annotations
+from a2cap.pipeline.analysis.word_boxes import WordBoxes, read_word_boxes
 from a2cap.pipeline.captioning.grounding import ground
 from tests.data.messages import message_of
 from tests.experiments import a2
@@ -92,7 +92,7 @@ def meter():
     }
     images = {name: GroundedImage(None, of) for name, of in sentences.items()}
     names = words_of({"dog", "ball", "tree"})
-    return _Meter(Annotations("test", images, names.mentions, {}), FakeRun())
+    return _Meter(WordBoxes("test", images, names.mentions, {}), FakeRun())
 
 
 def test_generated_captions_are_counted_by_hand():
@@ -147,7 +147,7 @@ def opened(experiment):
 
 def test_correctness_on_scenes_is_todays_share_where_the_definitions_agree(opened, experiment):
     instances = read_instances(experiment.scenes / "instances.json")
-    annotations = read_annotations(experiment.scenes / "instances.json", opened)
+    annotations = read_word_boxes(experiment.scenes / "instances.json", opened)
     names = words_of({name for boxes in instances.values() for name in boxes.names})
     compared = 0
     for identity in opened.image_ids:
@@ -178,7 +178,7 @@ def overlap(boxes):
 
 
 def test_a_run_is_measured_on_instances(opened, experiment):
-    annotations = read_annotations(experiment.scenes / "instances.json", opened)
+    annotations = read_word_boxes(experiment.scenes / "instances.json", opened)
     rows = analyse_grounding(opened, annotations).rows()
     assert [row["attention"] for row in rows[:3]] == ["attention", "aligned", "random"]
     assert annotations.summary.startswith("COCO instances: ")
@@ -204,7 +204,7 @@ def entities(folder, opened, *, sentences=None, boxes=None, size=(96, 96)):
 
 
 def test_a_run_is_measured_on_entities_of_another_order(opened, tmp_path):
-    annotations = read_annotations(entities(tmp_path, opened), opened)
+    annotations = read_word_boxes(entities(tmp_path, opened), opened)
     count = sum(len(opened.references[identity]) for identity in opened.image_ids)
     assert annotations.summary == (
         f"Flickr30k Entities: {count:,} words with boxes of {len(opened.image_ids)} images; "
@@ -226,7 +226,7 @@ def test_a_run_is_measured_on_entities_of_another_order(opened, tmp_path):
 )
 def test_annotations_without_a_usable_word_are_rejected(opened, tmp_path, fault, reason):
     folder = entities(tmp_path, opened, **fault)
-    message = message_of(read_annotations, folder, opened)
+    message = message_of(read_word_boxes, folder, opened)
     assert message.startswith(
         f"no word with a box in {len(opened.image_ids)} images of split 'val'"
     )
@@ -240,13 +240,13 @@ def test_annotations_without_a_usable_word_are_rejected(opened, tmp_path, fault,
 def test_images_that_the_file_lacks_are_counted(opened, tmp_path, experiment):
     folder = entities(tmp_path, opened)
     (folder / "Sentences" / f"{opened.image_ids[0]}.txt").unlink()
-    assert read_annotations(folder, opened).summary.endswith(
+    assert read_word_boxes(folder, opened).summary.endswith(
         "left out: 0 words without a box, 1 images; 1: no file of it in 'Sentences'"
     )
 
 
 def test_a_captioner_without_attention_is_rejected(opened, experiment, monkeypatch):
-    annotations = read_annotations(experiment.scenes / "instances.json", opened)
+    annotations = read_word_boxes(experiment.scenes / "instances.json", opened)
     monkeypatch.setattr(OpenedRun, "attend", lambda *_: iter(()))
     assert message_of(analyse_grounding, opened, annotations) == (
         "captioner without attention to regions: 'tiny'; leave it out"
