@@ -20,17 +20,17 @@ from a2cap.pipeline.metrics.tokenization import tokenize
 
 _Groups = dict[Any, list[str]]
 _Item = Mapping[str, object]
-Captions = Mapping[Any, str] | Iterable[str] | Iterable[_Item] | str | Path
+AnyCaptions = Mapping[Any, str] | Iterable[str] | Iterable[_Item] | str | Path
 """Captions by image id, in order, as COCO's results, a single one, or a file."""
-References = (
+AnyReferences = (
     Mapping[Any, Sequence[str]] | Iterable[Sequence[str]] | Iterable[_Item] | Sequence[str] | Path
 )
-"""References likewise, a list of them for each caption."""
+"""References in the same forms, a list of them for each caption."""
 
 
 def score(
-    captions: Captions,
-    references: References,
+    captions: AnyCaptions,
+    references: AnyReferences,
     *,
     metrics: Sequence[str] | None = None,
     tokenizer: Tokenizer = "karpathy",
@@ -62,7 +62,7 @@ def score(
     )
 
 
-def _by_image(captions: Captions, references: References) -> tuple[dict[Any, str], _Groups]:
+def _by_image(captions: AnyCaptions, references: AnyReferences) -> tuple[dict[Any, str], _Groups]:
     """Return the caption and the references of each image, by the ids of the captions."""
     if _is_file(captions) and _is_file(references):
         groups = read_references(Path(str(references)))
@@ -72,7 +72,7 @@ def _by_image(captions: Captions, references: References) -> tuple[dict[Any, str
         return texts, {keys[i]: group for i, group in groups.texts.items()}
     if isinstance(captions, str):  # a single caption with its references
         single = [references] if isinstance(references, str) else references
-        return _by_image({"0": captions}, cast("References", {"0": single}))
+        return _by_image({"0": captions}, cast("AnyReferences", {"0": single}))
     mapped = _mapped(captions, "captions"), _mapped(references, "references")
     if [*map(type, mapped)] == [list, list] and len(mapped[0]) != len(mapped[1]):
         raise InputError(

@@ -4,6 +4,7 @@ Imports count wherever they are: at the top of a module, within functions, for t
 """
 
 import ast
+from collections import Counter
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -260,6 +261,16 @@ def test_variables_are_named_for_their_content(name):
     assert empty == {}
     example = ast.parse(f"def f({name}):\n    {name} = [1 for {name} in x]\n    y.{name} = {name}")
     assert assignments(example, name) == [1, 2, 2]
+
+
+def test_public_classes_have_names_of_their_own():
+    classes = Counter(
+        node.name
+        for path in SOURCE
+        for node in nodes(path)
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert [name for name, count in classes.items() if count > 1] == []
 
 
 def test_few_modules_are_private_sections_of_another_one():
