@@ -125,9 +125,10 @@ def measured(
         names = ", ".join(f"{trial.part} {trial.label} {trial.seed}" for trial in job.trials)
         news = f"{number} of {len(listed)}: {names}"
         for trial in job.trials:
-            if isinstance(findings, A2Error):
-                rows_of[trial] = [failed_row(trial, findings)]
-                news = f"{number} of {len(listed)}: {names} failed: {findings}"
+            if isinstance(findings, Exception):
+                failed = failed_row(trial.part, trial.label, trial.seed, findings)
+                rows_of[trial] = [failed]
+                news = f"{number} of {len(listed)}: {names} failed: {failed.failure}"
                 continue
             rows_of[trial] = [
                 row(trial, finding)

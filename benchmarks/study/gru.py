@@ -7,12 +7,11 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from a2cap.data.errors import A2Error
 from a2cap.data.files.json_file import read_json
 from a2cap.pipeline.engine.artifact_names import EVALUATE, METRICS
 from a2cap.pipeline.experiment import Experiment
 from benchmarks.captioners import Comparison
-from benchmarks.study.results import Row
+from benchmarks.study.results import Row, failed_row
 from benchmarks.study.running import CROSS_ENTROPY
 
 PART = "gru"
@@ -34,8 +33,8 @@ def gru_rows(compared: Comparison, seeds: Sequence[int]) -> Iterator[Row]:
             try:
                 with Experiment(compared.config(*fields), compared.artifacts) as opened:
                     done = {stage: opened.run(stage) for stage in opened.names}
-            except A2Error as error:
-                yield Row(PART, score, "", seed, failure=str(error))
+            except Exception as error:  # named in its row; the others go on
+                yield failed_row(PART, score, seed, error)
                 continue
             metrics: Any = read_json(done[EVALUATE].directory / METRICS)
             grounding = metrics.get("grounding", {})

@@ -48,9 +48,10 @@ def rounded(values: Mapping[str, float]) -> dict[str, float]:
     return {name: float(_format(value)) for name, value in finite.items()}
 
 
-def failed_row(trial: Trial, error: A2Error) -> Row:
-    """Return the row of a trial that failed or diverged."""
-    return Row(trial.part, trial.label, "", trial.seed, failure=str(error))
+def failed_row(part: str, label: str, seed: int, error: Exception) -> Row:
+    """Return the row of a captioner that failed or diverged."""
+    text = str(error) if isinstance(error, A2Error) else f"{type(error).__name__}: {error}"
+    return Row(part, label, "", seed, failure=text.partition("\n")[0])
 
 
 def _flat(value: object, name: str) -> Iterator[tuple[str, float]]:

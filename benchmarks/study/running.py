@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,6 @@ from unittest import mock
 
 import torch
 
-from a2cap.data.errors import A2Error
 from a2cap.data.files.json_file import read_json, write_json
 from a2cap.data.files.sealed_folder import read_manifest
 from a2cap.model.alignment_config import AlignmentConfig
@@ -156,10 +156,10 @@ def _without_self_critical(config: Config) -> Config:
 
 def run_jobs(
     study: Study, planned: Sequence[Job], *, processes: int
-) -> Iterator[tuple[Job, list[Finding] | A2Error]]:
+) -> Iterator[tuple[Job, list[Finding] | Exception]]:
     """Yield each job with its findings after each training task, or its error.
 
-    Captioners that others start from are first.
+    Captioners that others start from are first. Raises BrokenProcessPool if a process is killed.
     """
     spawning = multiprocessing.get_context("spawn")
     # libraries read the number of threads when a process starts
@@ -172,7 +172,8 @@ def run_jobs(
             running = {pool.submit(run_job, study, job): job for job in wave}
             for future in as_completed(running):
                 error = future.exception()
-                if isinstance(error, A2Error):  # such as a loss that is not finite
+                # with a killed process all jobs fail, which says nothing of them
+                if isinstance(error, Exception) and not isinstance(error, BrokenProcessPool):
                     yield running[future], error
                 else:
                     yield running[future], future.result()

@@ -210,9 +210,15 @@ def test_all_parts_are_measured_and_a_stopped_measurement_keeps_its_rows(tmp_pat
 
 
 def test_a_captioner_that_fails_has_a_row_and_is_named(tmp_path, monkeypatch):
-    good, bad = (Trial("depth", label, 0, "plain", (), False) for label in ("none", "gate"))
+    good, bad, broken = (
+        Trial("depth", label, 0, "plain", (), False) for label in ("none", "gate", "max")
+    )
     finding = Finding("XE", {"CIDEr": 1.0}, [{"loss": 2.0}], 60.0)
-    ends = {good: [finding], bad: A2Error("the loss is nan")}
+    ends = {
+        good: [finding],
+        bad: A2Error("the loss is nan"),
+        broken: RuntimeError("out of memory\nat 7"),
+    }
     monkeypatch.setattr(alignment_study, "prepare", lambda *_: None)
     monkeypatch.setattr(alignment_study, "jobs", lambda _, planned: planned)
     monkeypatch.setattr(
@@ -223,9 +229,12 @@ def test_a_captioner_that_fails_has_a_row_and_is_named(tmp_path, monkeypatch):
         ),
     )
     study = Study(tmp_path, "scenes", Images(1, 1, 1, 1), 1)
-    *_, (results, news) = alignment_study.measured(study, [good, bad], processes=1)
-    assert news == "2 of 2: depth gate 0 failed: the loss is nan"
-    assert results.failures() == ["depth gate, seed 0: the loss is nan"]
+    *_, (results, news) = alignment_study.measured(study, [good, bad, broken], processes=1)
+    assert news == "3 of 3: depth max 0 failed: RuntimeError: out of memory"
+    assert results.failures() == [
+        "depth gate, seed 0: the loss is nan",
+        "depth max, seed 0: RuntimeError: out of memory",
+    ]
     assert results.by_seed("depth", "none", "XE", "CIDEr") == {0: 1.0}
 
 
