@@ -113,16 +113,17 @@ def signed(difference: Interval) -> str:
 
 
 def table_cell(page: str, heading: str, row: str, column: str) -> str:
-    """Return a cell of the first table below a heading, without bold.
+    """Return a cell, without bold, of the tables between a heading and the next.
 
-    Raises KeyError if the page has no such cell.
+    Raises KeyError if these have no such cell.
     """
-    table = re.search(
-        rf"^#+ {re.escape(heading)}\n(?:(?![#|]).*\n)*((?:\|.*\n)+)", page, flags=re.MULTILINE
-    )
-    lines = table[1].splitlines() if table else []
-    rows = [[cell.strip().strip("*") for cell in line.strip("|").split("|")] for line in lines]
-    for cells in rows:
-        if cells[0] == row and column in rows[0]:
-            return cells[rows[0].index(column)]
+    section = re.search(rf"^##+ {re.escape(heading)}\n((?:(?!##).*\n)*)", page, flags=re.MULTILINE)
+    for table in re.finditer(r"(?:^\|.*\n)+", section[1] if section else "", flags=re.MULTILINE):
+        header, *rows = [
+            [cell.strip().strip("*") for cell in line.strip("|").split("|")]
+            for line in table[0].splitlines()
+        ]
+        for cells in rows:
+            if cells[0] == row and column in header:
+                return cells[header.index(column)]
     raise KeyError(f"no cell: {heading} | {row} | {column}")
