@@ -7,10 +7,10 @@ from typing import TypeVar
 import torch
 
 Part = TypeVar("Part")
-Found = TypeVar("Found")
+Value = TypeVar("Value")
 
 
-def map_in_threads(work: Callable[[Part], Found], parts: Sequence[Part]) -> list[Found]:
+def map_in_threads(work: Callable[[Part], Value], parts: Sequence[Part]) -> list[Value]:
     """Map parts in as many threads as torch has, with one thread of torch each.
 
     Torch's own threads would wait for each other in every operation; a single part has them.

@@ -13,7 +13,7 @@ from a2cap.data.errors import StoreError
 from a2cap.data.features.lmdb_check import find_damage
 from a2cap.data.features.store_manifest import DATA_FILE, REMEDY, damage_error, read_store_manifest
 
-Found = TypeVar("Found")
+Value = TypeVar("Value")
 Transaction: TypeAlias = "lmdb.Transaction[memoryview]"
 
 # LMDB refuses to open a file twice in one process, so all readers share one environment per file.
@@ -74,7 +74,7 @@ class LmdbFile:
         # an environment that ends while another thread reads it would be found closed
         self.close()
 
-    def _read(self, read: Callable[[Transaction], Found]) -> Found:
+    def _read(self, read: Callable[[Transaction], Value]) -> Value:
         """Call a function with a read transaction, whose memory is valid inside it."""
         with _opening:
             # an environment does not survive a fork
