@@ -16,7 +16,7 @@ from a2cap.data.sources.location import (
     read_file,
     require_permitted,
 )
-from a2cap.data.sources.source import EncodedImage, SourceItem
+from a2cap.data.sources.source import SourceImage, SourceItem
 
 _LONGEST_LINE = 4096
 
@@ -37,7 +37,7 @@ class Folder:
                 name = member.as_posix()
                 yield SourceItem(image_id(name), self.name, name)
 
-    def read(self, items: Sequence[SourceItem]) -> Iterator[EncodedImage]:
+    def read(self, items: Sequence[SourceItem]) -> Iterator[SourceImage]:
         """Read each file."""
         for item in items:
             yield item, read_file(f"{self.name.rstrip('/')}/{item.member}")
@@ -79,7 +79,7 @@ class ImageList:
                     files[item.image_id] = Path(place)
         return files
 
-    def read(self, items: Sequence[SourceItem]) -> Iterator[EncodedImage]:
+    def read(self, items: Sequence[SourceItem]) -> Iterator[SourceImage]:
         """Read each file."""
         for item in items:
             try:

@@ -26,7 +26,7 @@ from a2cap.data.sources.location import (
     read_file,
     too_large,
 )
-from a2cap.data.sources.source import EncodedImage, SourceItem
+from a2cap.data.sources.source import SourceImage, SourceItem
 
 SUFFIXES = (".parquet", ".arrow")
 
@@ -138,7 +138,7 @@ class Table:
                     files[self._numbered(row)] = Path(place)
         return files
 
-    def read(self, items: Sequence[SourceItem]) -> Iterator[EncodedImage]:
+    def read(self, items: Sequence[SourceItem]) -> Iterator[SourceImage]:
         """Read the images of the row groups that contain one of them."""
         by_row = {int(item.member): item for item in items}
         while by_row:

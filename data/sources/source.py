@@ -24,7 +24,7 @@ class SourceItem:
     member: str
 
 
-EncodedImage = tuple[SourceItem, bytes | A2Error]
+SourceImage = tuple[SourceItem, bytes | A2Error]
 """An image's file as bytes; InputError if it is bad, UnreadableError if the system failed."""
 
 
@@ -41,7 +41,7 @@ class ImageContainer(Protocol):
         Raises InputError if the container cannot be listed.
         """
 
-    def read(self, items: Sequence[SourceItem]) -> Iterator[EncodedImage]:
+    def read(self, items: Sequence[SourceItem]) -> Iterator[SourceImage]:
         """Yield each image, or the error for which it cannot be read, in the container's order."""
 
 
@@ -83,7 +83,7 @@ class ImageSource:
         if not seen:
             raise InputError(f"no images in {self.text!r}; check the path")
 
-    def read(self, items: Iterable[SourceItem]) -> Iterator[EncodedImage]:
+    def read(self, items: Iterable[SourceItem]) -> Iterator[SourceImage]:
         """Yield each image, or the error for which it cannot be read.
 
         Items of one container should be consecutive and in the order of `items()`: each run of

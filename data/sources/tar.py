@@ -10,7 +10,7 @@ from typing import BinaryIO, cast
 from a2cap.data.errors import A2Error, InputError, TruncatedError
 from a2cap.data.image_ids import IMAGE_SUFFIXES, image_id
 from a2cap.data.sources.location import LARGEST_FILE, access_error, open_file, too_large
-from a2cap.data.sources.source import EncodedImage, SourceItem
+from a2cap.data.sources.source import SourceImage, SourceItem
 
 _LARGEST_HEADER = 1 << 20
 _BLOCK = 1 << 20
@@ -35,7 +35,7 @@ class Tar:
                     identity = f"{PurePosixPath(self.name).stem}/member-{number}"
                 yield SourceItem(identity, self.name, member)
 
-    def read(self, items: Sequence[SourceItem]) -> Iterator[EncodedImage]:
+    def read(self, items: Sequence[SourceItem]) -> Iterator[SourceImage]:
         """Read the images in one pass, which ends at the last of them."""
         left = {item.member: item for item in items}
         problem: A2Error | None = None
