@@ -200,7 +200,7 @@ def runs_of(ids: Sequence[str], size: int) -> list[Sequence[str]]:
     return [ids[first : first + size] for first in range(0, len(ids), size)]
 
 
-GivenBoxes = Mapping[str, Instances]  # by image id
+BoxesById = Mapping[str, Instances]  # by image id
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ class ExtractionInputs:
 
 def given_boxes(
     boxes: Path | None, image_ids: Iterable[str], *, optional: bool
-) -> GivenBoxes | None:
+) -> BoxesById | None:
     """Read the boxes of a COCO file, None without one.
 
     Raises InputError if an image has none; if they are optional, only if every image has none.

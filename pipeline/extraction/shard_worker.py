@@ -23,9 +23,9 @@ from a2cap.pipeline.engine.events import EventLog
 from a2cap.pipeline.engine.inputs import Inputs
 from a2cap.pipeline.engine.progress import TrackedWork, track
 from a2cap.pipeline.extraction.images import (
+    BoxesById,
     EncodedImage,
     ExtractionInputs,
-    GivenBoxes,
     Images,
     given_boxes,
     runs_of,
@@ -54,7 +54,7 @@ class Extraction:
     weights: Path
     runtime: RuntimeConfig
     images: Images
-    boxes: GivenBoxes | None
+    boxes: BoxesById | None
     inputs: Inputs
     folder: Path
     total: int
