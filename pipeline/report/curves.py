@@ -41,7 +41,7 @@ class Panel:
     axis: str = "epoch"
 
 
-Point = tuple[float, float, str, bool]
+CurvePoint = tuple[float, float, str, bool]
 """x, y, what the dot says, and True for the best one."""
 
 
@@ -57,7 +57,7 @@ def panels(curves: Sequence[LearningCurve | None], names: Sequence[str] = ("",))
 
 
 def _panel(name: str, curves: Sequence[LearningCurve | None], names: Sequence[str]) -> Panel:
-    def points(curve: LearningCurve | None, run: str) -> Iterator[Point]:
+    def points(curve: LearningCurve | None, run: str) -> Iterator[CurvePoint]:
         for line in curve.epochs if curve else ():
             if curve and name in line:
                 epoch, value = int(line["epoch"]), line[name]
@@ -74,7 +74,7 @@ def _panel(name: str, curves: Sequence[LearningCurve | None], names: Sequence[st
 
 def draw_panel(
     title: str,
-    lines: Sequence[Sequence[Point]],
+    lines: Sequence[Sequence[CurvePoint]],
     *,
     ends: tuple[float, float],
     axis: str = "epoch",

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from a2cap.pipeline.metrics.bootstrap import interval, resample
-from a2cap.pipeline.report.curves import Panel, Point, draw_panel
-from a2cap.pipeline.report.summary import Cell, Table
+from a2cap.pipeline.report.curves import CurvePoint, Panel, draw_panel
+from a2cap.pipeline.report.summary import Cell, ReportTable
 
 if TYPE_CHECKING:  # it imports torch, which a page of scores does not need
     from a2cap.model.erasure import Erasure
@@ -64,7 +64,7 @@ def with_interval(row: Row, name: str) -> str:
     return f"{row[name]:.3f} [{row[f'{name}_low']:.3f}, {row[f'{name}_high']:.3f}]"
 
 
-def erasure_table(rows: Sequence[Row]) -> Table:
+def erasure_table(rows: Sequence[Row]) -> ReportTable:
     """Return the table of a page; rows: of `erasure_rows`."""
 
     def number(value: object) -> str:
@@ -91,7 +91,7 @@ def erasure_panels(curves: Sequence[Row]) -> list[Panel]:
     """Return the deletion and the insertion curve of `shown_orders`; curves: of `curve_rows`."""
     panels = []
     for kind, axis in (("deletion", "share removed"), ("insertion", "share kept")):
-        lines: list[list[Point]] = [
+        lines: list[list[CurvePoint]] = [
             [
                 (float(row["share"] or 0), float(row[kind] or 0), _text(row, kind), False)
                 for row in curves

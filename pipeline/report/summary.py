@@ -28,7 +28,7 @@ def format_figures(figures: Mapping[str, float], spice: Mapping[str, float]) -> 
 Cell = str | tuple[str, str]
 """Cell of a table: its text, or its text in a lighter colour and the reason for it."""
 
-Table = tuple[list[str], list[list[Cell]]]
+ReportTable = tuple[list[str], list[list[Cell]]]
 """Heads of the columns, and rows of as many cells; a last cell with a reason may be wider."""
 
 
@@ -68,7 +68,7 @@ def _interval(scores: Scores, name: str) -> str:
     return "{:.3f}–{:.3f}".format(*scores.confidence[name]) if name in scores.confidence else ""
 
 
-def metric_table(scores: Scores, baseline: Mapping[str, float], name: str) -> Table:
+def metric_table(scores: Scores, baseline: Mapping[str, float], name: str) -> ReportTable:
     """Return the table of each metric that has a value, or a reason for none."""
     heads = ["metric", "this run", *["95 %"] * bool(scores.confidence)]
     heads += [name, "ratio"] if baseline else []
@@ -91,7 +91,7 @@ def metric_table(scores: Scores, baseline: Mapping[str, float], name: str) -> Ta
 
 def group_table(
     scores: Mapping[str, WordScore], baseline: Mapping[str, WordScore], name: str
-) -> Table:
+) -> ReportTable:
     """Return the table of the groups of words, in the order of `scores`, with the baseline's."""
     heads = ["group", "words", "precision", "recall", "F1", *[f"{name}, F1"] * bool(baseline)]
     rows: list[list[Cell]] = []
