@@ -22,7 +22,7 @@ from a2cap.data.regions import Regions
 
 FeatureType = Literal["float16", "float32"]
 
-Record = tuple[memoryview, memoryview]
+RecordBytes = tuple[memoryview, memoryview]
 """Key and value in the memory of LMDB."""
 
 CHECKSUM_SIZE = 8
@@ -153,7 +153,7 @@ def check_record(value: bytes | bytearray | memoryview, image_id: str) -> None:
         )
 
 
-def checked_records(records: Iterable[Record]) -> Iterator[Record]:
+def checked_records(records: Iterable[RecordBytes]) -> Iterator[RecordBytes]:
     """Yield the records; raise StoreError at one that does not match its checksum."""
     for key, value in records:
         check_record(value, bytes(key).decode())

@@ -13,7 +13,7 @@ import lmdb
 from a2cap.data.errors import StoreError
 from a2cap.data.features.feature_record import (
     FeatureType,
-    Record,
+    RecordBytes,
     checked_records,
     decode_regions,
     encode_regions,
@@ -201,7 +201,7 @@ class FeatureWriter:
             )
         return int(regions.features.shape[1])
 
-    def records(self) -> Iterator[Record]:
+    def records(self) -> Iterator[RecordBytes]:
         """Yield the committed records in key order, each valid until the next one."""
         environment = self._require_open()
         with environment.begin(buffers=True) as transaction, transaction.cursor() as cursor:
