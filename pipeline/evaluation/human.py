@@ -47,7 +47,7 @@ class SheetItem(FileContent):
     pair: tuple[int, int] = (0, 1)
 
 
-class Key(FileContent):
+class SheetKey(FileContent):
     """Content of key.json: the names of the captioners, and the items in the sheet's order."""
 
     names: tuple[str, ...]
@@ -55,7 +55,7 @@ class Key(FileContent):
     items: list[SheetItem]
 
     @classmethod
-    def read(cls, folder: Path) -> "Key":
+    def read(cls, folder: Path) -> "SheetKey":
         """Read the key of a sheet; raise InputError if the folder has none."""
         try:
             return cls.model_validate(read_json(folder / KEY))
@@ -67,7 +67,7 @@ class Key(FileContent):
 
 def write_sheet(
     folder: Path, captions: Mapping[str, Mapping[str, str]], images: Path, *, count: int, seed: int
-) -> Key:
+) -> SheetKey:
     """Write the sheet of `count` images into a new folder and return its key.
 
     captions: name of the captioner -> image id -> caption, of two captioners, or of three, each two
@@ -120,7 +120,7 @@ def write_sheet(
     small = (thumbnail(files[item.image_id]) for item in items)
     shown = [{**row, "thumbnail": image} for row, image in zip(rows, small, strict=True)]
     write_page(folder / PAGE, "human.html", items=shown, criteria=CRITERIA, answers=ANSWERS)
-    key = Key(names=names, seed=seed, items=items)
+    key = SheetKey(names=names, seed=seed, items=items)
     write_json(folder / KEY, key.model_dump(mode="json"))
     return key
 
@@ -149,7 +149,7 @@ class Tally:
     pair: tuple[int, int] = (0, 1)
 
 
-def tally(key: Key, sheets: Sequence[Path]) -> list[Tally]:
+def tally(key: SheetKey, sheets: Sequence[Path]) -> list[Tally]:
     """Count the answers of each judge's sheet.
 
     Raises InputError for a sheet of another evaluation, missing or invalid answers, or the same
@@ -226,7 +226,7 @@ def _check_answers(path: Path, answers_by_criterion: dict[str, list[str]]) -> No
             )
 
 
-def _counts(key: Key, answers: Sequence[Sequence[str]]) -> Counts:
+def _counts(key: SheetKey, answers: Sequence[Sequence[str]]) -> Counts:
     counts = np.zeros((len(key.items), 3))
     for judged in answers:
         for row, (item, answer) in enumerate(zip(key.items, judged, strict=True)):

@@ -13,7 +13,7 @@ from a2cap.data.files.sealed_folder import require_intact
 from a2cap.pipeline.cli.commands import Commands
 from a2cap.pipeline.cli.options import FILE, FOLDER, PATH, require_existing
 from a2cap.pipeline.engine.artifact_names import RESULTS
-from a2cap.pipeline.evaluation.human import Key, Tally, write_sheet
+from a2cap.pipeline.evaluation.human import SheetKey, Tally, write_sheet
 from a2cap.pipeline.evaluation.human import tally as count_answers
 from a2cap.pipeline.evaluation.references import read_references
 from a2cap.pipeline.evaluation.results import read_together
@@ -106,7 +106,7 @@ def tally(folder: Path, answers: tuple[Path, ...], as_json: bool) -> None:
     Example:
       a2 human tally sheet answers-1.csv answers-2.csv
     """
-    key = Key.read(folder)
+    key = SheetKey.read(folder)
     rows = count_answers(key, answers)
     if as_json:
         content = {"names": key.names, "criteria": [asdict(row) for row in rows]}

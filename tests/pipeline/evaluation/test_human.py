@@ -12,7 +12,7 @@ from a2cap.data.files.sealed_folder import seal
 from a2cap.pipeline.evaluation.human import (
     ANSWERS,
     CRITERIA,
-    Key,
+    SheetKey,
     fleiss_kappa,
     tally,
     write_sheet,
@@ -77,7 +77,7 @@ def test_the_sheet_shows_both_captions_of_each_image_and_the_key_tells_them_apar
     sides = [item.first_is_left for item in key.items]
     assert 0 < sum(sides) < 20
     assert IDS[0] not in {item.image_id for item in key.items}  # both captions are equal
-    assert Key.read(tmp_path / "sheet") == key
+    assert SheetKey.read(tmp_path / "sheet") == key
     page = (tmp_path / "sheet" / "sheet.html").read_text()
     assert page.count("data:image/jpeg;base64,") == 20
     assert page.count('type="radio"') == 20 * len(CRITERIA) * len(ANSWERS)
@@ -188,7 +188,7 @@ def test_a_sheet_of_another_key_is_refused(key, tmp_path):
         f"a judge would count twice: {str(path)!r}; name one file for each judge"
     )
     (tmp_path / "key.json").write_text("{}")
-    assert message_of(Key.read, tmp_path) == (
+    assert message_of(SheetKey.read, tmp_path) == (
         f'not a key: {str(tmp_path / "key.json")!r}; run "a2 human sheet" again'
     )
 
@@ -245,7 +245,7 @@ def test_a_human_reference_is_a_third_candidate_whose_pairs_are_tallied_apart(
     place = ("--images", images, "--output", sheet, "--count", 6)
     done = a2("human", "sheet", *results, *place, "--references", human)
     assert done.stdout == f"{sheet}: 6 images and 18 pairs; send sheet.html, keep key.json\n"
-    key, rows = Key.read(sheet), rows_of(sheet / "sheet.csv")
+    key, rows = SheetKey.read(sheet), rows_of(sheet / "sheet.csv")
     assert [item.pair for item in key.items] != sorted(item.pair for item in key.items)
     texts = [OLD, NEW, {i: f"a human {i}" for i in IDS}]  # tokens, as captioners write them
     for row, item in zip(rows, key.items, strict=True):
