@@ -11,7 +11,7 @@ NO_EFFECT = "checkpoint_every"
 """Field that cannot change a result: it is in no key."""
 
 Count = Annotated[int, Field(ge=1, le=10**9)]
-Share = Annotated[float, Field(gt=0, le=1)]
+Fraction = Annotated[float, Field(gt=0, le=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]  # what every generator of random numbers accepts
 
 

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from a2cap.model.captioners.captioner_settings import Rate
 from a2cap.model.plug_ins import Function
 from a2cap.pipeline.training.selection import FIGURES
-from a2cap.pipeline.training.training_config import Count, Share, TrainingConfig
+from a2cap.pipeline.training.training_config import Count, Fraction, TrainingConfig
 
 if TYPE_CHECKING:
     Figure = str
@@ -90,7 +90,7 @@ class TrainConfig(CaptionerTrainingConfig):
     """Factor of the noam schedule, or the constant or highest rate."""
     warmup: Count = 10_000
     """Steps until the peak of a schedule (the paper prints "10,00"; M2 has 10,000); 1 is none."""
-    decay: Share = 0.8
+    decay: Fraction = 0.8
     """Factor of the step schedule."""
     decay_every: Count = 3
     """Epochs between two steps of the step schedule."""

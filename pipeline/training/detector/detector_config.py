@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from a2cap.data.annotations.split_list import read_keys
 from a2cap.data.files.paths import require_file, require_folder
 from a2cap.data.image_ids import find_images, named_id
-from a2cap.pipeline.training.training_config import Count, Share, TrainingConfig
+from a2cap.pipeline.training.training_config import Count, Fraction, TrainingConfig
 
 Side = Annotated[float, Field(gt=0)]
 Width = Annotated[int, Field(ge=1, le=2**16)]
@@ -77,13 +77,13 @@ class DetectorConfig(TrainingConfig):
     """Cells per side of a pooled region, here and in `a2 extract`."""
     anchors: Count = 256
     """Anchors sampled per image and step."""
-    anchor_positives: Share = 0.5
+    anchor_positives: Fraction = 0.5
     """Largest share of sampled anchors that match an object."""
     proposals: Count = 2000
     """Proposals per image from which regions are sampled."""
     regions: Count = 64
     """Regions sampled per image and step."""
-    region_positives: Share = 0.5
+    region_positives: Fraction = 0.5
     """Largest share of sampled regions that match an object."""
     attribute_weight: Annotated[float, Field(ge=0)] = 0.5
     """Factor of the attribute loss."""

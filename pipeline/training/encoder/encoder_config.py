@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from a2cap.pipeline.training.training_config import Count, Share, TrainingConfig
+from a2cap.pipeline.training.training_config import Count, Fraction, TrainingConfig
 
 Side = Annotated[int, Field(ge=32, le=2048)]
 
@@ -30,12 +30,12 @@ class EncoderConfig(TrainingConfig):
     """Of words: training images whose captions must have a word that is predicted."""
     captions_per_image: Count = 2
     """Of captions: those of an image that an update learns, other ones in each epoch."""
-    trained: Share = 0.75
+    trained: Fraction = 0.75
     """Share of the network's numbers that is trained, its last ones; 0.75 of EfficientNet-Lite2 is
     what follows the last halving of its map."""
     side: Side | None = None
     """Pixels to which a part of an image is scaled in training; null is that of the network."""
-    crop: Share = 0.5
+    crop: Fraction = 0.5
     """Least share of an image's area that such a part has; 1 takes whole images."""
     mirror: bool = False
     """Mirror half of the images, other ones in each epoch; not where captions say left or right."""
