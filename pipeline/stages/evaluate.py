@@ -40,7 +40,7 @@ from a2cap.pipeline.metrics.spice import spice_obstacle
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from a2cap.pipeline.stages.checks import Check
 from a2cap.pipeline.stages.input_files import ExperimentFiles
-from a2cap.pipeline.stages.stage import Results, Stage
+from a2cap.pipeline.stages.stage import OutcomeOf, Stage
 from a2cap.pipeline.weights.captioners import captioner_folder
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Evaluate(Stage):
     version = 13
     always = ("metrics", "spice", "baseline", "word groups", "ensemble", "model", "images")
 
-    def prepare(self, result: Results, folder: Path) -> PreparedStage:
+    def prepare(self, result: OutcomeOf, folder: Path) -> PreparedStage:
         """Return the stage with further captioners, and what the captions are compared with."""
         config, data, files = self.evaluate, self.data, self.files
         if config.model is None:

@@ -34,7 +34,7 @@ from a2cap.pipeline.extraction.imported import OWN_IDS
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from a2cap.pipeline.stages.checks import Check, known
 from a2cap.pipeline.stages.input_files import ExperimentFiles
-from a2cap.pipeline.stages.stage import Results, Stage
+from a2cap.pipeline.stages.stage import OutcomeOf, Stage
 from a2cap.pipeline.weights.detectors import settings_of_weights, weights_file
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Extract(Stage):
             precision = extraction_precision(self.extract, self.runtime)
         return self.extract.model_copy(update={"precision": precision})
 
-    def prepare(self, result: Results, folder: Path) -> PreparedStage:
+    def prepare(self, result: OutcomeOf, folder: Path) -> PreparedStage:
         """Return the stage with images, weights and given boxes, which processes can share."""
         files, weights = self.files, self.extract.weights
         if weights == OWN_ENCODER:
@@ -162,7 +162,7 @@ class ImportFeatures(Stage):
     name = EXTRACT
     version = 3
 
-    def prepare(self, result: Results, folder: Path) -> PreparedStage:
+    def prepare(self, result: OutcomeOf, folder: Path) -> PreparedStage:
         """Return the stage with the features, ids of the images that need some, and image sizes."""
         imported, hashes = self.files.imported, self.files.hashes
         names = "\n".join(sorted(imported.image_ids))

@@ -31,7 +31,7 @@ from a2cap.pipeline.metrics.pycocoevalcap import require_metric_files
 from a2cap.pipeline.metrics.tokenization import tokenize
 from a2cap.pipeline.stages.checks import Check, Doubt, known
 from a2cap.pipeline.stages.input_files import ExperimentFiles
-from a2cap.pipeline.stages.stage import Results, Stage
+from a2cap.pipeline.stages.stage import OutcomeOf, Stage
 
 if TYPE_CHECKING:
     from a2cap.pipeline.stages.plan import Plan
@@ -51,7 +51,7 @@ class Preprocess(Stage):
     version = 6
     always = ("annotations", "metrics")
 
-    def prepare(self, result: Results, folder: Path) -> PreparedStage:
+    def prepare(self, result: OutcomeOf, folder: Path) -> PreparedStage:
         """Return the stage with the annotations, and the list of the split if it is set."""
         path, split, hashes = self.data.annotations, self.data.split_list, self.files.hashes
         inputs = {}

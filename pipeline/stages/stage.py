@@ -15,7 +15,7 @@ from a2cap.pipeline.stages.checks import Check
 if TYPE_CHECKING:
     from a2cap.pipeline.stages.plan import Plan
 
-Results = Callable[[str], Outcome]
+OutcomeOf = Callable[[str], Outcome]
 """Returns the result of another stage; raises UnfinishedStageError if it has none."""
 
 
@@ -31,7 +31,7 @@ class Stage(ABC):
     """Needs that are checked whenever a command needs the stage, although its result exists."""
 
     @abstractmethod
-    def prepare(self, result: Results, folder: Path) -> PreparedStage:
+    def prepare(self, result: OutcomeOf, folder: Path) -> PreparedStage:
         """Return the stage ready to run: the fields and inputs of its key, and its outputs.
 
         folder: of its results. A setting that is neither in the fields nor in the inputs must not

@@ -19,7 +19,7 @@ from a2cap.pipeline.engine.prepared_stage import PreparedStage
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from a2cap.pipeline.stages.checks import Check
 from a2cap.pipeline.stages.input_files import ExperimentFiles
-from a2cap.pipeline.stages.stage import Results, Stage
+from a2cap.pipeline.stages.stage import OutcomeOf, Stage
 from a2cap.pipeline.training.detector.detector_config import (
     DetectorConfig,
     image_files,
@@ -60,7 +60,7 @@ class TrainDetector(Stage):
     is_distributed = True
     always = ("labels", "labelled images")
 
-    def prepare(self, result: Results, folder: Path) -> PreparedStage:
+    def prepare(self, result: OutcomeOf, folder: Path) -> PreparedStage:
         """Return the stage with its files and images, by the field that names them.
 
         It is the finished one that would end at the same epoch, if there is one.

@@ -17,7 +17,7 @@ from a2cap.pipeline.engine.prepared_stage import PreparedStage
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from a2cap.pipeline.stages.checks import Check
 from a2cap.pipeline.stages.input_files import ExperimentFiles
-from a2cap.pipeline.stages.stage import Results, Stage
+from a2cap.pipeline.stages.stage import OutcomeOf, Stage
 from a2cap.pipeline.training.encoder.encoder_config import EncoderConfig
 from a2cap.pipeline.training.extended_training import continued
 from a2cap.pipeline.training.training_config import NO_EFFECT
@@ -41,7 +41,7 @@ class TrainEncoder(Stage):
     version = 1
     is_distributed = True
 
-    def prepare(self, result: Results, folder: Path) -> PreparedStage:
+    def prepare(self, result: OutcomeOf, folder: Path) -> PreparedStage:
         """Return the stage with images, captions and the weights to start from."""
         inputs = {
             "captions": result(PREPROCESS).as_input(),

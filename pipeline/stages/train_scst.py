@@ -16,7 +16,7 @@ from a2cap.pipeline.engine.inputs import Inputs
 from a2cap.pipeline.engine.prepared_stage import PreparedStage
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from a2cap.pipeline.stages.checks import Check
-from a2cap.pipeline.stages.stage import Results, Stage
+from a2cap.pipeline.stages.stage import OutcomeOf, Stage
 from a2cap.pipeline.training.captioner.train_config import ScstConfig
 from a2cap.pipeline.training.extended_training import continued
 from a2cap.pipeline.training.training_config import NO_EFFECT
@@ -37,7 +37,7 @@ class TrainScst(Stage):
     version = 4
     is_distributed = True
 
-    def prepare(self, result: Results, folder: Path) -> PreparedStage:
+    def prepare(self, result: OutcomeOf, folder: Path) -> PreparedStage:
         """Return the stage with what finished trainings have done of it."""
         inputs = {
             "features": result(EXTRACT).as_input(),

@@ -18,7 +18,7 @@ from a2cap.pipeline.engine.prepared_stage import PreparedStage
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from a2cap.pipeline.stages.checks import Check, Doubt, known
 from a2cap.pipeline.stages.input_files import ExperimentFiles
-from a2cap.pipeline.stages.stage import Results, Stage
+from a2cap.pipeline.stages.stage import OutcomeOf, Stage
 from a2cap.pipeline.training.captioner.train_config import TrainConfig
 from a2cap.pipeline.training.extended_training import continued
 from a2cap.pipeline.training.training_config import NO_EFFECT
@@ -42,7 +42,7 @@ class TrainXe(Stage):
     version = 6
     is_distributed = True
 
-    def prepare(self, result: Results, folder: Path) -> PreparedStage:
+    def prepare(self, result: OutcomeOf, folder: Path) -> PreparedStage:
         """Return the stage with what finished trainings have done of it."""
         inputs = {
             "features": result(EXTRACT).as_input(),
