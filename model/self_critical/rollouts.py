@@ -20,7 +20,7 @@ from a2cap.model.decoding.decoding_config import DecodingConfig
 from a2cap.model.decoding.sampling import sample_captions
 from a2cap.model.errors import ModelError
 
-Baseline = Literal["leave_one_out", "greedy", "beam_mean"]
+RolloutBaseline = Literal["leave_one_out", "greedy", "beam_mean"]
 """`greedy`: reward of the greedy caption (Rennie); `leave_one_out`: mean of the image's other
 samples (Luo 2020, arXiv:2003.09971); `beam_mean`: beams instead of samples, and their mean
 (Cornia et al. 2020, arXiv:1912.08226)."""
@@ -53,7 +53,7 @@ def generate_rollouts(
     memory: Memory,
     reward: Reward,
     *,
-    baseline: Baseline = "leave_one_out",
+    baseline: RolloutBaseline = "leave_one_out",
     samples: int = 5,
     max_length: int = 20,
     generator: torch.Generator | None = None,
