@@ -46,24 +46,24 @@ class Identities:
         listed = dict(pairs)
         differ = any(key is not None and normal_key(key) != file for file, key in listed.items())
         linked = listed.items() if differ else ()
-        self.own: Mapping[str, Key] = {
+        self.own_ids: Mapping[str, Key] = {
             i: results_id(i) if key is None else key for i, key in linked
         }
         """Id in the annotations by the id of the file; empty if all are equal."""
         self._numbers, self.rule = numbers, rule
         files: dict[str, str | None] = {}
-        for file, annotated in self.own.items():
+        for file, annotated in self.own_ids.items():
             key = normal_key(annotated)
             files[key] = None if key in files else file  # an id of two files is that of neither
         self._files = {key: file for key, file in files.items() if file is not None}
-        self._texts = {key for key in self.own.values() if isinstance(key, str)}
+        self._texts = {key for key in self.own_ids.values() if isinstance(key, str)}
 
     def __bool__(self) -> bool:
-        return bool(self.own)
+        return bool(self.own_ids)
 
     def own_id(self, file: str) -> Key:
         """Return the id of an image as results state it."""
-        return self.own[file] if file in self.own else results_id(file)
+        return self.own_ids[file] if file in self.own_ids else results_id(file)
 
     def reader(
         self, what: str, *, prefer: Numbers | None = None, remedy: str = REMEDY
@@ -79,7 +79,7 @@ class Identities:
 
     def file_reading(self, key: Key) -> str | None:
         """Return the id of the file that a key names, None for a name that no file can have."""
-        if isinstance(key, str) and key in self.own:
+        if isinstance(key, str) and key in self.own_ids:
             return key  # as in a store: a name may end in what looks like a suffix
         with suppress(InputError):
             return self.file_id(key)
@@ -97,7 +97,7 @@ class Identities:
             isinstance(key, str)
             and names_file(key)
             and key not in self._texts
-            and self.file_reading(key) in self.own
+            and self.file_reading(key) in self.own_ids
         )
 
     def annotation_reading(self, key: Key) -> str | None:
@@ -144,7 +144,7 @@ class KeyReader:
         annotated = identities.annotation_reading(key)
         if file == annotated:
             return file
-        annotation_id = identities.own.get(file or "")
+        annotation_id = identities.own_ids.get(file or "")
         fits_both = annotation_id is not None and annotated is not None
         if fits_both and (self._numbers or self._prefer) is None:
             raise AmbiguousIdError(
@@ -154,7 +154,7 @@ class KeyReader:
         reading = self._numbers or (self._prefer if fits_both else None)
         reading = reading or ("number" if annotated is None else "annotation")
         image = annotated if reading == "annotation" else file
-        if image is not None and image in identities.own:
+        if image is not None and image in identities.own_ids:
             self._first.setdefault(reading, (key, image))
         if len(self._first) > 1:
             by_own, by_file = (self._first[name][0] for name in ("annotation", "number"))

@@ -184,14 +184,14 @@ class AlignedAttention:
     original, used: (B, H, Q, R), softmax weights and the weights applied.
     keep: (B, H, Q, R), the mask m, None in a layer without one.
     gate: (B, H, Q, 1), None unless the aligned pass fuses by a gate.
-    chosen: (B, H, Q, R), one-hot locations of hard attention, None of an expected context.
+    locations: (B, H, Q, R), one-hot locations of hard attention, None of an expected context.
     """
 
     original: Tensor
     used: Tensor
     keep: Tensor | None = None
     gate: Tensor | None = None
-    chosen: Tensor | None = None
+    locations: Tensor | None = None
 
     @classmethod
     def stacked(cls, attentions: Sequence["AlignedAttention"], *, dim: int) -> "AlignedAttention":

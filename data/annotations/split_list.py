@@ -58,13 +58,13 @@ def choose_splits(
         listed = read_split_list(
             split_list, identities().reader(f"the lines of {str(split_list)!r}")
         )
-        chosen = [listed.get(image_id) for image_id in image_ids]
-        if not any(chosen):
+        listed_splits = [listed.get(image_id) for image_id in image_ids]
+        if not any(listed_splits):
             raise InputError(
-                f"none of the {len(chosen):,} images of {name} is in the split list; "
+                f"none of the {len(listed_splits):,} images of {name} is in the split list; "
                 "give its own list as data.split_list"
             )
-        return chosen
+        return listed_splits
     splits = random_splits(image_ids, split or DEFAULT_SPLIT)
     if split is None:
         logger.warning(
@@ -169,13 +169,13 @@ def _json_pairs(text: str, name: str) -> Iterator[tuple[str, str]]:
 def _folder_pairs(folder: Path, name: str) -> Iterator[tuple[str, str]]:
     """Yield the images of Flickr_8k.trainImages.txt or train.txt, of dev or val, and of test."""
     files = {file: _SPLIT_FILE.fullmatch(file.name) for file in sorted(folder.glob("*.txt"))}
-    named = {file: match[1] for file, match in files.items() if match}
-    if not named:
+    splits = {file: match[1] for file, match in files.items() if match}
+    if not splits:
         raise InputError(
             f"no split files in {name}; put Flickr_8k.trainImages.txt and the like, or train.txt, "
             "val.txt and test.txt into it"
         )
-    for file, split in named.items():
+    for file, split in splits.items():
         for line in read_text(file).splitlines():
             if line.strip():
                 yield line.strip(), split

@@ -70,8 +70,8 @@ def summarize(annotations: Annotations) -> str:
         f"rarest characters {', '.join(f'{c!r} {characters[c]:,}' for c in rarest)}",
         ", ".join(f"{split} {count:,}" for split, count in splits.items()) or "no splits",
     ]
-    own = Identities((image.image_id, image.own_id) for image in images)
-    if own:
+    identities = Identities((image.image_id, image.own_id) for image in images)
+    if identities:
         first = images[0]
         parts.append(f"ids other than those of the files: {first.own_id!r} is {first.file!r}")
     skipped = [item for item in annotations.skipped if item.reason != IN_NO_SPLIT]

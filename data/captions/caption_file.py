@@ -71,7 +71,7 @@ def write_captions(
         file.create_dataset("offsets", data=offsets, track_times=False)
         write_texts(file, "image_ids", [image.image_id for image in images])
         write_texts(file, "splits", [image.split for image in images])
-        if own_ids := Identities((image.image_id, image.own_id) for image in images).own:
+        if own_ids := Identities((image.image_id, image.own_id) for image in images).own_ids:
             write_texts(file, "own_ids", [json.dumps(own_ids[image.image_id]) for image in images])
             write_texts(file, "files", [image.file for image in images])
         file.attrs["vocabulary_digest"] = vocabulary.digest

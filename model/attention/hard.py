@@ -59,7 +59,7 @@ class LocationLosses(nn.Module):
         attention: of one head over the K * L tokens.
         soft_log_probs: under expected contexts, None for the moving baseline.
         """
-        assert attention.chosen is not None
+        assert attention.locations is not None
         counts, tokens = is_token.sum(dim=-1), is_token.sum().clamp(min=1)
         reward = log_probs.detach().sum(dim=-1)  # (B, K), of whole captions
         if soft_log_probs is not None:
@@ -69,7 +69,7 @@ class LocationLosses(nn.Module):
             baseline = self.moving * counts
             self.moving.mul_(_MOMENTUM).add_(reward.sum() / tokens, alpha=1 - _MOMENTUM)
         shape = (*is_token.shape, -1)  # (B, K, L, R)
-        weights, attended = attention.used.reshape(shape), attention.chosen.reshape(shape)
+        weights, attended = attention.used.reshape(shape), attention.locations.reshape(shape)
         # the smallest normal number keeps the gradient of a weight of 0 finite
         logs = weights.clamp(min=torch.finfo(weights.dtype).tiny).log()
         location, entropy = ((attended * logs).sum(dim=-1), -(weights * logs).sum(dim=-1))

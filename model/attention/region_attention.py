@@ -52,8 +52,8 @@ def attend(
             decoder_pass=decoder_pass,
         )
     if choose is not None and not (decoder_pass.perturbed or decoder_pass.expected):
-        attention = replace(attention, chosen=choose(attention.used))
-    applied = attention.used if attention.chosen is None else attention.chosen
+        attention = replace(attention, locations=choose(attention.used))
+    applied = attention.used if attention.locations is None else attention.locations
     if decoder_pass.dropout:
         applied = functional.dropout(applied, decoder_pass.dropout)
     return applied.to(regions.values.dtype) @ regions.values, attention

@@ -51,10 +51,10 @@ def cider_d(
     """
     exists = (reference_lengths >= 0)[:, None]
     weights = list(weights)
-    norms = vector_norms(xp, weights, counts.own, counts.valid)
+    norms = vector_norms(xp, weights, counts.in_caption, counts.valid)
     similarity: Any = 0
     for weight, count, in_references, valid, norm, reference_norm in zip(
-        *(weights, counts.own, counts.in_references, counts.valid, norms, reference_norms),
+        *(weights, counts.in_caption, counts.in_references, counts.valid, norms, reference_norms),
         strict=True,
     ):
         # the caption's count is clipped at the reference's (section 5)

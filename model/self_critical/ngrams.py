@@ -55,11 +55,11 @@ def ngram_exists(tokens: Array) -> Iterator[Array]:
 class NgramCounts(Generic[Array]):
     """Counts of the n-gram at each position of captions, one array for each n = 1 to 4.
 
-    own: (L', B, K), in the caption itself; in_references: (L', B, K, G);
+    in_caption: (L', B, K), in the caption itself; in_references: (L', B, K, G);
     valid: (L', B, K) bool, True where an n-gram exists.
     """
 
-    own: list[Array]
+    in_caption: list[Array]
     in_references: list[Array]
     valid: list[Array]
 
@@ -74,7 +74,8 @@ class NgramCounts(Generic[Array]):
 
     def correct(self, xp: ModuleType) -> Iterator[Array]:
         """Yield BLEU's matches, clipped at the largest count in one reference, (B, K) float64."""
-        for count, matches, valid in zip(self.own, self.in_references, self.valid, strict=True):
+        columns = self.in_caption, self.in_references, self.valid
+        for count, matches, valid in zip(*columns, strict=True):
             most = xp.asarray(xp.minimum(xp.amax(matches, axis=-1), count), dtype=xp.float64)
             # each of two occurrences of an n-gram contributes half
             yield xp.sum(most / count * valid, axis=0)

@@ -47,7 +47,7 @@ def provenance_of(
         over = "layers, heads and captioners" if config.ensemble else "layers and heads"
         protocol["attention"] = f"mean over {over}"
     if identities:
-        file, key = next(iter(identities.own.items()))
+        file, key = next(iter(identities.own_ids.items()))
         protocol["image ids"] = f"of the annotations in {RESULTS}, as {key!r} for the file {file!r}"
     return {
         **protocol,

@@ -73,8 +73,8 @@ class References:
     @cached_property
     def identities(self) -> Identities:
         """The ids of the images in their file, beside those of the image files."""
-        own = ((identity, self.own_ids.get(identity)) for identity in self.texts)
-        return Identities(own, rule=self.rule)
+        pairs = ((identity, self.own_ids.get(identity)) for identity in self.texts)
+        return Identities(pairs, rule=self.rule)
 
     def in_order(self, captions: StoredImages, name: str) -> list[str]:
         """Return the images of captions that a file lists without any, with a notice of the order.
@@ -106,8 +106,8 @@ class References:
 
     def key_of(self, image_id: str) -> Key:
         """Return an image's own id, or else the id of its file."""
-        own = self.own_ids.get(image_id)
-        return image_id if own is None else own
+        own_id = self.own_ids.get(image_id)
+        return image_id if own_id is None else own_id
 
 
 def reference_fields(columns: Sequence[str] = (), *, beside_captions: bool = False) -> Fields:
@@ -190,7 +190,7 @@ def _preprocessed_ids(references: Path) -> Mapping[str, Key | None]:
     captions = references.with_name(CAPTIONS)
     if references.name != REFERENCES or not captions.is_file():
         return {}
-    return CaptionFile(captions).identities.own
+    return CaptionFile(captions).identities.own_ids
 
 
 def _are_tokens(

@@ -166,7 +166,7 @@ class ImportFeatures(Stage):
         """Return the stage with the features, ids of the images that need some, and image sizes."""
         imported, hashes = self.files.imported, self.files.hashes
         names = "\n".join(sorted(imported.image_ids))
-        own_ids = imported.identities.own
+        own_ids = imported.identities.own_ids
         inputs = {
             "features": hashes.images(imported.path, imported.files()),
             # images whose features are missing are rejected

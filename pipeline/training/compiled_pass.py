@@ -55,26 +55,26 @@ class CompiledPass(Generic[Arguments, Result]):
             mode="reduce-overhead" if self._replays else None,
         )
 
-    def __call__(self, *arguments: Arguments.args, **named: Arguments.kwargs) -> Result:
+    def __call__(self, *arguments: Arguments.args, **keywords: Arguments.kwargs) -> Result:
         """Return the result of the pass."""
         shape = tuple(_shapes(arguments))
         is_known = shape in self._shapes
         is_refused = len(self._shapes) == MOST_SHAPES or shape[0][0] < self._least_images
         if self._compiled is None or (is_refused and not is_known):
-            return self._forward(*arguments, **named)
+            return self._forward(*arguments, **keywords)
         if self._replays:
             torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         try:
             with catch_warnings():  # the compiler asks intermediate tensors for their gradients
                 filterwarnings("ignore", message="The .grad attribute", category=UserWarning)
-                result = self._compiled(*arguments, **named)
+                result = self._compiled(*arguments, **keywords)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # compilers raise types of their own
             if is_known:
                 raise
             self._compiled = None
-            result = self._forward(*arguments, **named)  # raises the pass's own errors
+            result = self._forward(*arguments, **keywords)  # raises the pass's own errors
             reason = next(iter(str(error).splitlines()), "") or type(error).__name__
             logger.warning(
                 "updates run uncompiled: %s; see that a C++ compiler works (on a GPU Triton too), "

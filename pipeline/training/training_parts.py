@@ -129,14 +129,14 @@ class WeightAverage:
         self._decay = decay
         self._updates = 0
         # while the average is in the network, these are the weights in training
-        self._others = [parameter.detach().clone() for parameter in parameters]
+        self._weights = [parameter.detach().clone() for parameter in parameters]
 
     @torch.no_grad()
     def update(self) -> None:
         """Include the parameters after an update."""
         self._updates += 1
         decay = min(self._decay, (1 + self._updates) / (10 + self._updates))
-        for average, parameter in zip(self._others, self._parameters, strict=True):
+        for average, parameter in zip(self._weights, self._parameters, strict=True):
             average.lerp_(parameter, 1 - decay)
 
     @contextmanager
@@ -150,21 +150,21 @@ class WeightAverage:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint of the network with the average lacks; call it in `applied`."""
-        return {"updates": self._updates, "weights": self._others}
+        return {"updates": self._updates, "weights": self._weights}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore such a state, once the network has the average."""
         self._updates = state["updates"]
-        for tensor, saved in zip(self._others, state["weights"], strict=True):
+        for tensor, saved in zip(self._weights, state["weights"], strict=True):
             tensor.copy_(saved)
         self._swap()
 
     @torch.no_grad()
     def _swap(self) -> None:
-        for other, parameter in zip(self._others, self._parameters, strict=True):
+        for weights, parameter in zip(self._weights, self._parameters, strict=True):
             parameter_before = parameter.clone()
-            parameter.copy_(other)
-            other.copy_(parameter_before)
+            parameter.copy_(weights)
+            weights.copy_(parameter_before)
 
 
 def cosine_rate(peak: float, number: int, *, warmup: int, steps: int) -> float:

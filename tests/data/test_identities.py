@@ -37,7 +37,7 @@ def test_annotations_whose_ids_are_the_files_numbers_change_nothing(numbers, as_
     files = [f"{number:012d}" for number in numbers]
     identities = Identities(zip(files, map(str, numbers) if as_text else numbers, strict=True))
     assert not identities
-    assert dict(identities.own) == {}
+    assert dict(identities.own_ids) == {}
     read = identities.reader("the features")
     for number, file in zip(numbers, files, strict=True):
         assert read(number) == read(str(number)) == read(f"COCO_val2014_{file}.jpg") == file
@@ -90,7 +90,7 @@ def test_the_name_of_a_file_is_read_as_the_file():
     ("numbers", "expected"), [("number", "000000000027"), ("annotation", "000000000001")]
 )
 def test_the_setting_decides_how_numbers_are_read(numbers, expected):
-    own = [*PERMUTED.own.items()]
+    own = [*PERMUTED.own_ids.items()]
     assert Identities(own, numbers=numbers).reader("features")(27) == expected
     assert PERMUTED.reader("results", prefer=numbers)("27") == expected
     other = "annotation" if numbers == "number" else "number"
@@ -159,7 +159,8 @@ def test_images_whose_files_share_an_id_go_by_their_own():
     ids, identities = identify([("train/001.jpg", 1), ("val/001.jpg", 2)])
     assert (ids, bool(identities)) == (["000000000001", "000000000002"], False)
     ids, identities = identify([("train/001.jpg", 1), ("val/001.jpg", 2)], rule="path")
-    assert (ids, dict(identities.own)) == (["train/001", "val/001"], {"train/001": 1, "val/001": 2})
+    assert ids == ["train/001", "val/001"]
+    assert dict(identities.own_ids) == {"train/001": 1, "val/001": 2}
     assert message_of(identify, [("a.jpg", 1), ("a.png", 1), (None, 2)]) == (
         "3 images have 1 different file names and 2 different ids; give each image its own id"
     )

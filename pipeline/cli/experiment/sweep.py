@@ -190,8 +190,8 @@ def _run_ensembles(
         with _reported(ensemble.varied, failed):
             if missing := [name for name in ensemble.members if name not in trained]:
                 raise InputError(f"no captioner of {'; '.join(missing)}; train it first")
-            (options, _), *others = (trained[name] for name in ensemble.members)
-            folders = override("evaluate.ensemble", tuple(folder for _, folder in others))
+            (options, _), *rest = (trained[name] for name in ensemble.members)
+            folders = override("evaluate.ensemble", tuple(folder for _, folder in rest))
             with options.open(folders, *ensemble.overrides) as experiment:
                 run_scores, incomplete = _run(experiment)
             skipped = skipped or incomplete

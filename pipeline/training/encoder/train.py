@@ -96,14 +96,14 @@ def _usable(
     ranks = Ranks.current()
     names = {split: captions.image_ids(split) for split in ("train", "val")}
     names["val"] = names["val"][: config.max_validation_images]
-    every = [name for split in names.values() for name in split]
-    own = every[ranks.rank :: ranks.count]
-    seen = unreadable(images, own, workers=run.runtime.workers, shown=ranks.is_main)
+    image_ids = [name for split in names.values() for name in split]
+    rank_ids = image_ids[ranks.rank :: ranks.count]
+    seen = unreadable(images, rank_ids, workers=run.runtime.workers, shown=ranks.is_main)
     shares = ranks.all_gather(([(item.image_id, item.reason) for item in seen[0]], seen[1]))
     reasons = dict(item for items, _ in shares for item in items)
-    skipped = [SkippedItem(name, reasons[name]) for name in every if name in reasons]
-    check_skip_limit(skipped, len(every), "images")
-    names = {split: [n for n in own if n not in reasons] for split, own in names.items()}
+    skipped = [SkippedItem(name, reasons[name]) for name in image_ids if name in reasons]
+    check_skip_limit(skipped, len(image_ids), "images")
+    names = {split: [n for n in ids if n not in reasons] for split, ids in names.items()}
     for split, left in names.items():
         if not left:
             raise InputError(f"split {split!r} has no images; check the annotations")

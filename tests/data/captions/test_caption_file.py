@@ -92,7 +92,7 @@ def test_ids_of_the_annotations_are_kept_if_they_are_not_those_of_the_files(path
     images = [replace(image, own_id=own) for image, own in zip(IMAGES, ids, strict=True)]
     write_captions(owned, images, VOCABULARY, preset="karpathy", max_length=4)
     read, files = CaptionFile(owned), [image.image_id for image in IMAGES]
-    assert dict(read.identities.own) == dict(zip(files, ids, strict=True))
+    assert dict(read.identities.own_ids) == dict(zip(files, ids, strict=True))
     assert read.files == {file: f"{file}.jpg" for file in files}
     equal = [replace(IMAGES[0], own_id=42), *IMAGES[1:]]
     write_captions(owned, equal, VOCABULARY, preset="karpathy", max_length=4)

@@ -45,7 +45,7 @@ def of_path(captioner, encoded, path):
     captioner.decoder.attention.choose = Scripted(path)
     scored = captioner.score(encoded(), CAPTIONS)
     [attention] = scored.attention
-    locations = (attention.used * attention.chosen).sum(-1).log()
+    locations = (attention.used * attention.locations).sum(-1).log()
     return scored.log_probs.sum(), locations.sum()
 
 
@@ -110,7 +110,7 @@ def test_the_moving_baseline_follows_the_mean_per_token_of_earlier_batches():
         captioner.decoder.attention.choose = Scripted(path)
         scored = captioner.score(encoded(), CAPTIONS)
         [attention] = scored.attention
-        log_location = (attention.used * attention.chosen).sum(-1).log().sum()
+        log_location = (attention.used * attention.locations).sum(-1).log().sum()
         reward = scored.log_probs.sum()
         by_hand = -(reward - 2 * expected) * log_location / 2
         torch.testing.assert_close(scored.penalties["reinforce"], by_hand)
@@ -135,7 +135,7 @@ def test_losses_of_captions_of_two_lengths_are_those_of_their_tokens():
     is_token = torch.tensor([[[True, True, True], [True, False, False]]])
     used = torch.tensor([[0.5, 0.5], [0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.5, 0.5], [0.7, 0.3]])
     chosen = torch.eye(2)[[0, 0, 1, 1, 0, 1]]
-    attention = AlignedAttention(used[None, None], used[None, None], chosen=chosen[None, None])
+    attention = AlignedAttention(used[None, None], used[None, None], locations=chosen[None, None])
     values = losses(log_probs, attention, is_token, None)
     logs = [math.log(weight) for weight in (0.5, 0.9, 0.8, 0.4)]
     # the baseline of a caption is the moving average times its tokens: -6 and -2
@@ -172,7 +172,7 @@ def test_decoding_reads_the_expected_context_or_the_most_attended_region(images)
         scored[decode] = captioner.score(memory, images.captions)
         if decode == "argmax":
             [attention] = scored[decode].attention
-            assert torch.equal(attention.chosen.argmax(-1), attention.used.argmax(-1))
+            assert torch.equal(attention.locations.argmax(-1), attention.used.argmax(-1))
         assert not any(scored[decode].penalties.values())
     # what a report shows is the attention, not the location
     steps = trace_attention(captioner, memory, images.captions[:, 0])
