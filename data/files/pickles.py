@@ -131,6 +131,8 @@ class Interpreter:
         raise DamagedError("it has no end")
 
     def _step(self, name: str, argument: object) -> None:
+        # Values are pushed, and an opcode that needs some takes them from the top of the stack. The
+        # memo repeats an object, so an array is a `_Draft` there until BUILD has filled it.
         if name in _CONSTANTS:
             self.stack.append(_CONSTANTS[name])
         elif name in _ARGUMENTS:

@@ -49,7 +49,10 @@ def cider_d(
     lengths: (B, K).
     reference_lengths: (B, G), integers in tokens, negative for no reference.
     """
-    exists = (reference_lengths >= 0)[:, None]
+    # A vector has an entry for each n-gram, but none is made: each position of a caption adds its
+    # n-gram's product divided by the n-gram's count there. So a dot product is a sum over
+    # positions, of equal shape for all captions.
+    exists = (reference_lengths >= 0)[:, None]  # (B, G) -> (B, 1, G)
     weights = list(weights)
     norms = vector_norms(xp, weights, counts.in_caption, counts.valid)
     similarity: Any = 0

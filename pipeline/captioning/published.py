@@ -270,6 +270,9 @@ def _without_batch_norm(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _renamed(tensors: Mapping[str, Tensor], names: str) -> dict[str, Tensor]:
     """Rename and stack tensors; one without a name is an error, so that none is lost in silence."""
+    # A line of the table stands for all layers, and for weight and bias: the number of the layer
+    # and the last part of a name are cut out to look it up, and put back into the new name. Parts
+    # of one new name are collected first, because a2 stacks them.
     here = dict(line.split() for line in names.strip().splitlines())
     parts: dict[str, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():

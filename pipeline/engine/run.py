@@ -2,6 +2,9 @@
 
 A finished directory is complete and never changes; only its presence marks a stage as done
 (promise P1 in docs/promises.md).
+
+A `Stage` declares; with the digests of its inputs it is a `PreparedStage`, whose `MadeFrom` is the
+key. `StagePaths` are its directories, an `Outcome` its result, and its `Manifest` seals that.
 """
 
 import json

@@ -109,6 +109,9 @@ class Automaton:
         backward: that of the context, reversed.
         The token is the longest one whose rest is the context.
         """
+        # The match has the token and its context, and one automaton cannot tell where the first
+        # ends. So one run forward notes all possible ends of the token, and one run backward from
+        # the end of the match stops at the first of them where the rest is a whole context.
         ends, state = {}, forward
         for at in range(start, end + 1):
             ends[at] = bool(self.attributes[state] & _FINAL)

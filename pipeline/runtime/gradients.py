@@ -43,6 +43,9 @@ class GradientSum:
 
         What is left is sent after the last part.
         """
+        # Gradients add up over the parts and are final in the last one's backward pass, which the
+        # caller runs while this generator waits at its second `yield`. Hooks send a bucket as soon
+        # as its last gradient is there, so that sending and the rest of the pass overlap.
         yield from parts[:-1]
         self._missing, self._sent = [len(bucket) for bucket in self._buckets], []
         hooks = [

@@ -139,6 +139,8 @@ class ParaphraseTable:
 
         Returns their rows, sources and targets.
         """
+        # The table has millions of rows, the lists have far fewer nodes. So nodes are marked, the
+        # groups of marked sources are expanded to rows, and those without a marked target go.
         of_first, of_second = (self._mask(nodes) for nodes in (phrases, references))
         groups = np.flatnonzero((of_first | of_second)[self.sources])  # (G,) -> (g,)
         first, sizes = self.starts[groups], np.diff(self.starts)[groups]
@@ -146,7 +148,7 @@ class ParaphraseTable:
         rows = np.repeat(first - offsets, sizes) + np.arange(sizes.sum())  # (g,) -> (r,)
         source, target = np.repeat(self.sources[groups], sizes), self.targets[rows]
         both = (of_first[source] & of_second[target]) | (of_second[source] & of_first[target])
-        return rows[both], source[both], target[both]
+        return rows[both], source[both], target[both]  # (r,) -> (n,)
 
     def _mask(self, nodes: Ints) -> NDArray[np.bool_]:
         mask = np.zeros(len(self.keys) + 1, dtype=np.bool_)
