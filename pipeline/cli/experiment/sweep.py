@@ -20,7 +20,7 @@ from a2cap.pipeline.cli.options import FILE
 from a2cap.pipeline.cli.output import print_outcome
 from a2cap.pipeline.configuration import override
 from a2cap.pipeline.engine.artifact_names import EXTRACT, METRICS, PREPROCESS, TRAIN_XE
-from a2cap.pipeline.evaluation.score_table import as_tabular
+from a2cap.pipeline.evaluation.score_table import as_lines, as_tabular
 from a2cap.pipeline.experiment import Experiment
 from a2cap.pipeline.metrics.all_metrics import Scores
 from a2cap.pipeline.metrics.metric_table import DEFAULTS, cited, shown_name
@@ -303,13 +303,7 @@ def _print_paper(scores: list[tuple[Point, Scores]], *, latex: bool) -> None:
     rows = [["system", *map(shown_name, names)]]
     for setting, runs in _of_setting(scores).items():
         rows.append([setting, *(_cell(runs, name) for name in names)])
-    if latex:
-        click.echo(as_tabular(rows))
-        return
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for first, *cells in rows:
-        columns = (cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))
-        click.echo("  ".join([first.ljust(widths[0]), *columns]).rstrip())
+    click.echo(as_tabular(rows) if latex else as_lines(rows))
 
 
 def _cell(runs: list[Scores], name: str) -> str:
