@@ -40,7 +40,7 @@ class TwoLosses:
     """Both losses of a batch.
 
     caption: nats per token.
-    mask, statistics: None without masks.
+    mask, masks: None without masks.
     tokens: int64 scalar, number of tokens, the weight of this batch among others (gradient
         accumulation, ranks).
     penalties: what the captioner adds to its caption loss, by name.
@@ -48,7 +48,7 @@ class TwoLosses:
 
     caption: Tensor
     mask: Tensor | None
-    statistics: MaskStatistics | None
+    masks: MaskStatistics | None
     tokens: Tensor
     penalties: Mapping[str, Tensor]
 

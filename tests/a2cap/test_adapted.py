@@ -209,7 +209,7 @@ def test_the_example_of_the_guide_trains_saves_and_captions(tmp_path, monkeypatc
     assert result.caption == names["captions"][0]
     assert result.attention.aligned.shape == (len(result.tokens), 16)
     captioner = names["captioner"]
-    keep = captioner.losses(pixel_values=names["pixels"], labels=names["labels"]).statistics.keep
+    keep = captioner.losses(pixel_values=names["pixels"], labels=names["labels"]).masks.keep
     assert 0.05 < float(keep) < 0.98
     # a2's own report
     files = {}

@@ -17,7 +17,7 @@ def _losses(captioner, images):
 def test_statistics_are_means_over_the_existing_regions_of_each_token(tiny, images):
     captioner = tiny()
     memory = images.encoded(captioner)
-    statistics = two_losses(captioner, memory, images.captions).statistics
+    statistics = two_losses(captioner, memory, images.captions).masks
     is_token = (images.captions != 0).flatten(1)[:, None, :, None]
     exists = images.region_mask[:, None, None, :]
     perturbed = captioner.score(memory, images.captions, perturbed=True).attention
@@ -39,7 +39,7 @@ def test_token_weighted_statistics_of_parts_equal_the_batch(tiny, images):
             images.features[part], images.boxes[part], images.region_mask[part]
         )
         losses = two_losses(captioner, memory, images.captions[part])
-        return losses.statistics.keep, losses.tokens
+        return losses.masks.keep, losses.tokens
 
     whole, tokens = measured(slice(None))
     parts = [measured(slice(0, 1)), measured(slice(1, 3))]

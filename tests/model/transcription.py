@@ -191,7 +191,7 @@ def assert_equal_to_transcription(captioner, images, log_probs, *, name="attenti
             assert losses.caption.item() == pytest.approx(expected.loss, abs=1e-10)
         elif losses.mask is not None:
             weight = captioner.config.alignment.penalty_weight
-            assert losses.statistics.penalty.item() == pytest.approx(expected.penalty, abs=1e-10)
+            assert losses.masks.penalty.item() == pytest.approx(expected.penalty, abs=1e-10)
             assert losses.mask.item() == pytest.approx(
                 weight * expected.penalty - expected.loss, abs=1e-10
             )

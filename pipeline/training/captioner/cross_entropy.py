@@ -254,8 +254,8 @@ def _optimiser(config: TrainConfig, side: list[nn.Parameter]) -> torch.optim.Opt
 def _measurements(losses: TwoLosses) -> list[Tensor]:
     """Return the measurements in the order of `CrossEntropyUpdater.names`, detached."""
     measured = [losses.caption.detach(), *(p.detach() for p in losses.penalties.values())]
-    if losses.mask is not None and losses.statistics is not None:
-        masks = losses.statistics
+    if losses.mask is not None and losses.masks is not None:
+        masks = losses.masks
         measured += [losses.mask.detach(), masks.keep, masks.penalty, masks.harm]
         if masks.gate is not None:
             measured.append(masks.gate)

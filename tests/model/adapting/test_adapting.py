@@ -155,7 +155,7 @@ def test_the_caption_loss_is_the_loss_of_the_model_and_each_loss_trains_one_side
     if name != "blip":  # whose own loss smooths labels
         assert losses.caption.item() == pytest.approx(model(**batch).loss.item(), abs=1e-5)
     assert_each_side_learns(model, losses)
-    assert 0 < float(losses.statistics.keep) < 1
+    assert 0 < float(losses.masks.keep) < 1
 
 
 def test_a_plain_loss_of_others_gives_the_mask_network_no_gradient():

@@ -190,8 +190,8 @@ def test_the_caption_loss_is_the_models_and_each_loss_trains_one_side(name):
     losses = adapted_losses(model, layers, GATE, batch, 0)
     assert losses.caption.item() == pytest.approx(model(**batch).loss.item(), rel=1e-4)
     assert_each_side_learns(model, losses)
-    assert 0 < float(losses.statistics.keep) < 1
-    assert 0 < float(losses.statistics.gate) < 1
+    assert 0 < float(losses.masks.keep) < 1
+    assert 0 < float(losses.masks.gate) < 1
     # theta frozen: alignment alone learns
     model.zero_grad()
     for label, parameter in model.named_parameters():
