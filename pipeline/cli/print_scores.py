@@ -29,14 +29,14 @@ def print_evaluation(directory: Path, *, spice: bool = False) -> bool:
     return not spice or has_spice(content["not_run"])
 
 
-def print_summary(scores: Scores, statistics: Mapping[str, float]) -> None:
+def print_summary(scores: Scores, figures: Mapping[str, float]) -> None:
     """Print each metric with its interval, the lengths and the number of distinct captions."""
     click.echo(str(scores))
-    count, vocabulary = int(statistics["captions"]), int(statistics["vocabulary"])
-    distinct = round(statistics["distinct_captions"] * count)
+    count, vocabulary = int(figures["captions"]), int(figures["vocabulary"])
+    distinct = round(figures["distinct_captions"] * count)
     click.echo(
-        f"{count:,} captions of {statistics['words_mean']:.1f} words "
-        f"({statistics['words_min']:.0f} to {statistics['words_max']:.0f}), "
+        f"{count:,} captions of {figures['words_mean']:.1f} words "
+        f"({figures['words_min']:.0f} to {figures['words_max']:.0f}), "
         f"{distinct:,} distinct, vocabulary of {vocabulary:,} words"
     )
 

@@ -243,7 +243,7 @@ class SplitScoring:
             groups=self.groups,
             scenes=self.scenes,
             annotated=self.annotated,
-            statistics=_statistics(captions, beams, references),
+            figures=_figures(captions, beams, references),
         )
 
 
@@ -353,7 +353,7 @@ def read_split(
     return references, {image_id: reasons[image_id] for image_id in of_split if image_id in reasons}
 
 
-def _statistics(
+def _figures(
     captions: Mapping[str, str],
     beams: Mapping[str, Sequence[Beam]],
     references: Mapping[str, Sequence[str]],

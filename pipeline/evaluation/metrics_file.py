@@ -33,7 +33,7 @@ def write_scores(directory: Path, evaluation: ScoreReport) -> None:
         "confidence": scores.confidence,
         "spice": scores.spice,
         "bleu_without_brevity_penalty": scores.unpenalised_bleu,
-        "captions": evaluation.statistics,
+        "captions": evaluation.figures,
         "provenance": evaluation.provenance,
     }
     if grounding := evaluation.mean_grounding:

@@ -54,7 +54,7 @@ class ScoreReport:
 
     captions, references: by image id, in the order of display.
     skipped: image id -> reason.
-    statistics: of the captions.
+    figures: of the captions.
     provenance: name -> value, in the order of display.
     beams: captions with the scores that ranked them, best first. beams and grounding are empty for
         captions that were read from a file.
@@ -71,7 +71,7 @@ class ScoreReport:
     references: Mapping[str, Sequence[str]]
     scores: Scores
     skipped: Mapping[str, str] = field(default_factory=dict)
-    statistics: Mapping[str, float] = field(default_factory=dict)
+    figures: Mapping[str, float] = field(default_factory=dict)
     provenance: Mapping[str, str] = field(default_factory=dict)
     beams: Mapping[str, Sequence["Beam"]] = field(default_factory=dict)
     grounding: Mapping[str, Grounding] = field(default_factory=dict)
@@ -114,7 +114,7 @@ def write_report(
         evaluation=evaluation,
         headline=headline(scores, baseline.metrics, baseline.name, judged),
         cited=cited_figures(scores),
-        statistics=format_figures(evaluation.statistics, scores.spice),
+        statistics=format_figures(evaluation.figures, scores.spice),
         grounding=evaluation.mean_grounding,
         metrics=metric_table(scores, baseline.metrics, baseline.name),
         groups=group_table(groups, baseline.word_groups, baseline.name),

@@ -166,7 +166,7 @@ def _print(evaluations: Mapping[str, ScoreReport], form: str | None) -> None:
     elif later_evaluations:
         print_table(table)
     else:
-        print_summary(first.scores, first.statistics)
+        print_summary(first.scores, first.figures)
 
 
 def _end(evaluations: Mapping[str, ScoreReport], *, spice: bool) -> None:

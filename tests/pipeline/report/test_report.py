@@ -251,7 +251,7 @@ def test_all_pages_together_stay_small():
 
 
 def test_the_header_reports_the_scored_and_the_skipped_images(written):
-    evaluated = evaluation([1], statistics={"vocabulary": 1812, "words_mean": 9.26})
+    evaluated = evaluation([1], figures={"vocabulary": 1812, "words_mean": 9.26})
     page = written(with_scores(evaluated, spice={"Object": 0.35}))
     assert "Captions of test · 1 of 2 images, 1 skipped" in page.text("p")
     sections = ["Caption statistics", "Provenance", "1 skipped, with reasons"]
@@ -386,7 +386,7 @@ def test_text_from_outside_is_escaped_everywhere(tmp_path):
         references={HOSTILE: [HOSTILE]},
         scores=Scores({HOSTILE: 1.0}, {HOSTILE: {HOSTILE: 1.0}}, {"SPICE": HOSTILE}),
         skipped={HOSTILE: HOSTILE},
-        statistics={HOSTILE: 1.0},
+        figures={HOSTILE: 1.0},
         provenance={HOSTILE: HOSTILE},
         beams={HOSTILE: [Beam(HOSTILE, 0.0), Beam(HOSTILE, 0.0)]},
         baseline=Baseline({}, name=HOSTILE),
