@@ -118,8 +118,7 @@ def test_a_space_that_cannot_be_searched_is_rejected(overrides, problem):
 
 @pytest.mark.parametrize("override", ["train.lr=-1..1", "model.alignment.fusion=gate,gates"])
 def test_a_wrong_end_or_value_is_an_error_before_anything_runs(override):
-    answer = a2("sweep", *settings(override), "--trials", "3")
-    assert answer.exit_code == 2
+    answer = a2("sweep", *settings(override), "--trials", "3", code=2)
     assert answer.stderr.count(f"{override.partition('=')[0]}: ") == 1
 
 
@@ -195,8 +194,7 @@ def test_without_optuna_the_message_names_the_extra(monkeypatch):
 
 @pytest.mark.parametrize("option", [("--ensemble",), ("--table", __file__)])
 def test_a_search_has_no_table_and_no_ensemble(option):
-    answer = a2("sweep", "--trials", "2", *option)
-    assert answer.exit_code == 2
+    answer = a2("sweep", "--trials", "2", *option, code=2)
     assert answer.stderr.splitlines()[-1] == (
         "Error: --trials searches; leave --table and --ensemble out"
     )
@@ -208,8 +206,7 @@ def test_trials_are_runs_that_the_same_command_keeps(copy, without_meteor, monke
         "train.epochs=2", "train.select=loss", "train.lr=1e-9,0.5", "evaluate.attention=none"
     )
     before = copy.finished()
-    answer = copy.a2("sweep", *fields, "--trials", 4)
-    assert answer.exit_code == 0, answer.output
+    answer = copy.a2("sweep", *fields, "--trials", 4, code=0)
     lines = answer.stdout.splitlines()
     assert lines[0] == "search train.lr: 1e-9, 0.5"
     table = lines[lines.index("validation  setting") + 1 :]

@@ -74,8 +74,7 @@ def test_a_failed_combination_is_named_and_the_others_run(monkeypatch):
         return scored(CIDEr=0.5 + 0.1 * train.seed, truth=0.9), False
 
     monkeypatch.setattr(command, "_run", run)
-    answer = a2("sweep", *GRID)
-    assert answer.exit_code == 1
+    answer = a2("sweep", *GRID, code=1)
     assert answer.stdout.splitlines() == [
         *(
             f"[{2 * seed + number}/6] seed {seed}, fusion {fusion}"
@@ -94,15 +93,13 @@ def test_a_failed_combination_is_named_and_the_others_run(monkeypatch):
 
 def test_skipped_items_are_an_exit_code_and_one_run_has_no_interval(monkeypatch):
     monkeypatch.setattr(command, "_run", lambda experiment: (scored(CIDEr=0.5), True))
-    answer = a2("sweep", *settings("train.seed=0"))
-    assert answer.exit_code == 3
+    answer = a2("sweep", *settings("train.seed=0"), code=3)
     assert answer.stdout == "[1/1] all\nsetting  runs  CIDEr\nall         1  0.500\n"
 
 
 def test_a_wrong_value_is_an_error_before_anything_runs(monkeypatch):
     monkeypatch.setattr(command, "_run", None)
-    answer = a2("sweep", *settings("model.alignment.fusion=gate,gates"))
-    assert answer.exit_code == 2
+    answer = a2("sweep", *settings("model.alignment.fusion=gate,gates"), code=2)
     assert "model.alignment.fusion: " in answer.stderr
 
 
@@ -114,16 +111,14 @@ def test_finished_combinations_are_kept_and_a_dry_run_runs_nothing(copy):
         "seed 0: done",
         "seed 1: train-xe to run",
     ]
-    answer = copy.a2("sweep", *settings("train.seed=0..0"))
-    assert answer.exit_code == 0
+    answer = copy.a2("sweep", *settings("train.seed=0..0"), code=0)
     assert "\nevaluate: up to date: " in answer.stdout
     assert copy.finished() == before
 
 
 def test_the_seeds_of_a_setting_are_evaluated_as_an_ensemble(copy, without_meteor):
     few = settings("train.epochs=1", "train.seed=0,1", "evaluate.attention=none")
-    answer = copy.a2("sweep", *few, "--ensemble")
-    assert answer.exit_code == 0, answer.output
+    answer = copy.a2("sweep", *few, "--ensemble", code=0)
     lines = answer.stdout.splitlines()
     assert lines[-2].startswith("all") and lines[-2].split()[1] == "2"
     assert lines[-1].startswith("all, ensemble of 2     1  ")
@@ -150,8 +145,7 @@ def test_the_means_are_printed_when_an_ensemble_fails(copy, without_meteor, monk
 
     monkeypatch.setattr(command, "_run", full)
     few = settings("train.epochs=1", "train.seed=0,1", "evaluate.attention=none")
-    answer = copy.a2("sweep", *few, "--ensemble")
-    assert answer.exit_code == 1
+    answer = copy.a2("sweep", *few, "--ensemble", code=1)
     assert answer.stdout.splitlines()[-1].split()[:2] == ["all", "2"]
     assert answer.stderr.splitlines()[-2:] == [
         "a2: all, ensemble of 2 failed: the disk is full; free some space",
@@ -160,8 +154,7 @@ def test_the_means_are_printed_when_an_ensemble_fails(copy, without_meteor, monk
 
 
 def test_an_ensemble_needs_several_seeds():
-    answer = a2("sweep", *settings("model.alignment.fusion=gate,none"), "--ensemble")
-    assert answer.exit_code == 2
+    answer = a2("sweep", *settings("model.alignment.fusion=gate,none"), "--ensemble", code=2)
     assert answer.stderr.splitlines()[-1] == (
         "Error: --ensemble joins the seeds of a setting, and each setting has one; give several, "
         "as with --set train.seed=0..3"
@@ -200,8 +193,7 @@ def test_a_table_of_systems_has_the_columns_of_the_paper(monkeypatch, tmp_path):
         return Scores(metrics, {}, {}, {"CIDEr": (0.01, 0.1)}), False
 
     monkeypatch.setattr(command, "_run", run)
-    answer = a2("sweep", "--table", table, "--set", "scst.epochs=7")
-    assert answer.exit_code == 0, answer.output
+    answer = a2("sweep", "--table", table, "--set", "scst.epochs=7", code=0)
     rows = answer.stdout.splitlines()
     assert rows[:2] == ["[1/4] A_1, first", "[2/4] B, first"]
     assert rows[4].split() == ["system", "BLEU-1", "BLEU-4", "METEOR", "ROUGE-L", "CIDEr", "SPICE"]
@@ -302,8 +294,7 @@ def test_an_ensemble_of_other_words_or_features_is_refused_before_training(
         "table.yaml",
     )
     trained = sorted((copy.artifacts / "train-xe").iterdir())
-    answer = a2("sweep", "--artifacts", copy.artifacts, "--table", table)
-    assert answer.exit_code == 1, answer.output
+    answer = a2("sweep", "--artifacts", copy.artifacts, "--table", table, code=1)
     assert answer.stderr.splitlines()[-1].startswith(f"a2: {problem.format(copy.artifacts)}")
     assert sorted((copy.artifacts / "train-xe").iterdir()) == trained
 
@@ -369,6 +360,5 @@ def test_another_file_is_not_a_table_of_systems(tmp_path, text, problem):
     ],
 )
 def test_options_of_tables_that_exclude_each_other_are_rejected(options, problem):
-    answer = a2("sweep", *options)
-    assert answer.exit_code == 2
+    answer = a2("sweep", *options, code=2)
     assert answer.stderr.splitlines()[-1].startswith(f"Error: {problem}")

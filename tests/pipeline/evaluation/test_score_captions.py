@@ -53,8 +53,8 @@ def a2_evaluate(monkeypatch):
 
 @pytest.mark.parametrize("options", [[], ["--allow-missing"]])
 def test_a_results_file_is_scored(a2_evaluate, files, tmp_path, options):
-    answer = a2_evaluate(*files(), *options)
-    assert (answer.exit_code, answer.stderr) == (0, "")
+    answer = a2_evaluate(*files(), *options, code=0)
+    assert answer.stderr == ""
     lines = answer.stdout.splitlines()
     assert lines[0].startswith("BLEU-1   0.8333 ")  # five of six words, no brevity penalty
     assert lines[-4].startswith("SPICE    not run: ")
@@ -102,8 +102,8 @@ def test_false_words_about_generated_scenes_are_marked(a2_evaluate, tmp_path):
         written(tmp_path, results, "results.json"),
         *("--references", written(tmp_path, coco_captions(scenes), "captions.json")),
         *("--output", tmp_path / "scores", "--scenes", objects),
+        code=0,
     )
-    assert answer.exit_code == 0, answer.stderr
     assert ["truth", "0.5000"] in [line.split()[:2] for line in answer.stdout.splitlines()]
     rows = read_json(tmp_path / "scores" / "per_image.json")["images"]
     assert [row["false_words"] for row in rows.values()] == [[], [0, 1, 2]]
@@ -124,8 +124,8 @@ def coco_instances(tmp_path, names=("dog", "cat"), images=(1, 2)):
 
 def test_chair_is_computed_of_instances_and_references(a2_evaluate, files, tmp_path):
     captions = {1: "a dog and a cow", 2: "a cat and a dog"}
-    answer = a2_evaluate(*files(captions), "--instances", coco_instances(tmp_path))
-    assert (answer.exit_code, answer.stderr) == (0, "")
+    answer = a2_evaluate(*files(captions), "--instances", coco_instances(tmp_path), code=0)
+    assert answer.stderr == ""
     rows = {line.split()[0]: line.split()[1:] for line in answer.stdout.splitlines()}
     assert rows["CHAIR-i"][0] == "0.5000"  # the cow, and the dog of the second image
     assert rows["CHAIR-s"][0] == "1.0000"
@@ -144,25 +144,23 @@ def test_chair_is_computed_of_instances_and_references(a2_evaluate, files, tmp_p
     ],
 )
 def test_instances_of_other_categories_or_images_are_rejected(files, tmp_path, options, message):
-    answer = a2("score", *files(), "--instances", coco_instances(tmp_path, **options))
-    assert answer.exit_code == 1
+    answer = a2("score", *files(), "--instances", coco_instances(tmp_path, **options), code=1)
     assert message in answer.stderr
 
 
 def test_missing_instances_and_two_sources_of_objects_are_rejected(files, tmp_path):
-    answer = a2("score", *files(), "--instances", tmp_path / "none.json")
-    assert (answer.exit_code, f"{str(tmp_path / 'none.json')!r}" in answer.stderr) == (1, True)
+    answer = a2("score", *files(), "--instances", tmp_path / "none.json", code=1)
+    assert f"{str(tmp_path / 'none.json')!r}" in answer.stderr
     path = coco_instances(tmp_path)
-    answer = a2("score", *files(), "--instances", path, "--scenes", path)
-    assert answer.exit_code == 2
+    answer = a2("score", *files(), "--instances", path, "--scenes", path, code=2)
     assert "--scenes and --instances both state the objects of images" in answer.stderr
 
 
 def test_captions_of_any_language_are_scored_as_unicode_words(files, tmp_path):
     captions = {1: "ein Hund läuft", 2: "一只狗跑", 3: "एक कुत्ता", 4: "كلب يركض"}
     references = {1: ["Ein Hund läuft!"], 2: ["一只猫跑。"], 3: ["एक बिल्ली।"], 4: ["كلب، ينام"]}
-    answer = a2("score", *files(captions, references), "--tokenizer", "unicode")
-    assert (answer.exit_code, answer.stderr) == (0, "")
+    answer = a2("score", *files(captions, references), "--tokenizer", "unicode", code=0)
+    assert answer.stderr == ""
     lines = answer.stdout.splitlines()
     assert lines[0].startswith("BLEU-1   0.7273")  # 8 of 11 words and characters
     reason = "not run: it reads English alone, the captions are compared as Unicode words"
@@ -174,8 +172,7 @@ def test_captions_of_any_language_are_scored_as_unicode_words(files, tmp_path):
 
 def test_captions_in_another_script_than_latin_are_compared_as_unicode_words(files, caplog):
     captions = {1: "一只狗跑", 2: "一只猫"}
-    answer = a2("score", *files(captions, {1: ["一只狗跑。"], 2: ["一只猫睡。"]}))
-    assert answer.exit_code == 0, answer.stderr
+    answer = a2("score", *files(captions, {1: ["一只狗跑。"], 2: ["一只猫睡。"]}), code=0)
     assert answer.stdout.startswith("BLEU-1   0.8669")  # 7 words, all right, of 8
     assert "METEOR   not run: it reads English alone" in answer.stdout
     assert caplog.messages == [
@@ -217,15 +214,13 @@ def test_captions_in_another_script_than_latin_are_compared_as_unicode_words(fil
     ],
 )
 def test_captions_beside_references_are_scored(a2_evaluate, tmp_path, name, content, options):
-    answer = a2_evaluate(written(tmp_path, content, name), *options)
-    assert answer.exit_code == 0, answer.stderr
+    answer = a2_evaluate(written(tmp_path, content, name), *options, code=0)
     assert answer.stdout.startswith("BLEU-1   0.8333 ")
 
 
 def test_captions_without_references_beside_them_are_rejected(a2_evaluate, tmp_path):
     path = written(tmp_path, [{"image_id": 1, "caption": "a dog"}])
-    answer = a2_evaluate(path)
-    assert answer.exit_code == 1
+    answer = a2_evaluate(path, code=1)
     assert answer.stderr == (
         f"a2: no usable image in {str(path)!r}, read as a JSON list of records: 1 of 1 items "
         "skipped for one reason, first 'entry 1': no field of the caption among 'image_id', "
@@ -246,8 +241,8 @@ def test_cider_by_the_frequencies_of_coco_is_stated(a2_evaluate, files, tmp_path
     frequencies = CorpusFrequencies.count([["a dog"]] * 9)
     monkeypatch.setattr(cider, "coco_frequencies", lambda: frequencies)
     captions = {1: CAPTIONS[1]}
-    answer = a2_evaluate(*files(captions, {1: REFERENCES[1]}), "--idf", "coco")
-    assert (answer.exit_code, answer.stderr) == (0, "")
+    answer = a2_evaluate(*files(captions, {1: REFERENCES[1]}), "--idf", "coco", code=0)
+    assert answer.stderr == ""
     assert "warning" not in answer.stdout
     metrics = read_json(tmp_path / "scores" / "metrics.json")
     assert metrics["metrics"]["CIDEr"] > 0
@@ -262,19 +257,16 @@ def test_images_of_a_folder_are_shown_in_the_report(a2_evaluate, files, tmp_path
     exif[0x0112] = 6
     Image.new("RGB", (64, 48)).save(folder / "COCO_val2014_000000000001.jpg", exif=exif)
     (folder / "2.jpg").write_bytes(b"no image")
-    answer = a2_evaluate(*files(), "--images", folder)
-    assert answer.exit_code == 0, answer.stderr
+    answer = a2_evaluate(*files(), "--images", folder, code=0)
     report = (tmp_path / "scores" / "report.html").read_text()
     [(image_id, detail)] = re.findall(r'class="detail" data-id="(\d+)">(.*?)</script>', report)
     assert image_id == "000000000001"
     content = json.loads(detail)
     assert (content["width"], content["height"], content["boxes"]) == (48, 64, [])
     assert content["thumbnail"].startswith("data:image/jpeg;base64,")
-    answer = a2_evaluate(*files(), "--force", "--images", tmp_path / "none")
-    assert (answer.exit_code, answer.stderr) == (
-        2,
-        f"a2: --images is not a folder: {str(tmp_path / 'none')!r}; check the path\n",
-    )
+    answer = a2_evaluate(*files(), "--force", "--images", tmp_path / "none", code=2)
+    missing = repr(str(tmp_path / "none"))
+    assert answer.stderr == f"a2: --images is not a folder: {missing}; check the path\n"
 
 
 @pytest.mark.slow
@@ -282,7 +274,7 @@ def test_groups_of_words_of_a_results_file_are_scored(a2_evaluate, files, tmp_pa
     path = tmp_path / "words.json"
     path.write_text('{"kinds": ["dog", "dogs", "cats"], "colours": ["red"]}')
     option = ["--word-groups", path]
-    assert a2_evaluate(*files(), *option).exit_code == 0
+    a2_evaluate(*files(), *option, code=0)
     content = read_json(tmp_path / "scores" / "metrics.json")
     colours, kinds = (content["word_groups"][name] for name in ("colours", "kinds"))
     assert (colours["precision"], colours["predicted"]) == (1, 1)
@@ -290,8 +282,7 @@ def test_groups_of_words_of_a_results_file_are_scored(a2_evaluate, files, tmp_pa
     assert "sha256 of words.json" in content["provenance"]
 
     path.write_text('{"kinds": []}')
-    answer = a2_evaluate(*files(), *option, "--force")
-    assert answer.exit_code == 1
+    answer = a2_evaluate(*files(), *option, "--force", code=1)
     assert answer.stderr == (
         f"a2: group 'kinds' of {str(path)!r} is not a list of words; add some, or remove it\n"
     )
@@ -299,24 +290,22 @@ def test_groups_of_words_of_a_results_file_are_scored(a2_evaluate, files, tmp_pa
 
 @pytest.mark.slow
 def test_existing_scores_are_replaced_only_by_force(a2_evaluate, files, tmp_path):
-    assert a2_evaluate(*files()).exit_code == 0
+    a2_evaluate(*files(), code=0)
     before = (tmp_path / "scores" / "metrics.json").read_bytes()
     named = files({1: "a cat", 2: "a dog"})
-    answer = a2_evaluate(*named)
-    assert answer.exit_code == 1
+    answer = a2_evaluate(*named, code=1)
     assert answer.stderr == (
         f"a2: {str(tmp_path / 'scores')!r} already contains scores; "
         "name another folder, or use --force\n"
     )
     assert (tmp_path / "scores" / "metrics.json").read_bytes() == before
-    assert a2_evaluate(*named, "--force").exit_code == 0
+    a2_evaluate(*named, "--force", code=0)
     assert (tmp_path / "scores" / "metrics.json").read_bytes() != before
 
 
 @pytest.mark.slow
 def test_allow_missing_scores_the_other_captions(a2_evaluate, files, tmp_path):
-    answer = a2_evaluate(*files({1: CAPTIONS[1]}), "--allow-missing")
-    assert answer.exit_code == 3
+    answer = a2_evaluate(*files({1: CAPTIONS[1]}), "--allow-missing", code=3)
     assert answer.stdout.splitlines()[0] == "BLEU-1   1.0000"  # all four words of image 1
     assert answer.stderr == (
         "a2: 1 of 2 images with references have no caption: 2; scored without them\n"
@@ -329,13 +318,11 @@ def test_allow_missing_scores_the_other_captions(a2_evaluate, files, tmp_path):
 
 
 def test_files_must_exist_and_images_need_a_report(a2_evaluate, files, tmp_path):
-    answer = a2_evaluate(*files()[:3], "--images", tmp_path)
-    assert answer.exit_code == 2
+    answer = a2_evaluate(*files()[:3], "--images", tmp_path, code=2)
     assert answer.stderr.splitlines()[-1] == (
         "Error: --images belongs to --output; name a folder, or leave it out"
     )
-    answer = a2_evaluate("r.json", "--references", "x.json")
-    assert answer.exit_code == 1
+    answer = a2_evaluate("r.json", "--references", "x.json", code=1)
     assert answer.stderr.startswith("a2: 2 paths do not exist; check them:\n")
 
 
@@ -343,8 +330,8 @@ def test_captions_of_other_files_are_compared_and_listed_by_image(a2_evaluate, f
     named = files()
     other = written(tmp_path, {"1": "a red cat", "2": "two dogs"}, "other.json")
     table = tmp_path / "images.csv"
-    answer = a2_evaluate(*named[:3], "--compare", other, "--per-image", table)
-    assert (answer.exit_code, answer.stderr) == (0, "")
+    answer = a2_evaluate(*named[:3], "--compare", other, "--per-image", table, code=0)
+    assert answer.stderr == ""
     lines = answer.stdout.splitlines()
     start = lines.index("A other.json")
     assert lines[start + 1] == "B results.json"
@@ -352,11 +339,11 @@ def test_captions_of_other_files_are_compared_and_listed_by_image(a2_evaluate, f
     header, first, _ = table.read_text().splitlines()
     assert header == "image_id,caption,Bleu_1,Bleu_2,Bleu_3,Bleu_4,ROUGE_L,CIDEr"
     assert first.startswith("1,a red dog runs,")
-    answer = a2_evaluate(*named[:3], "--allow-missing", "--compare", written(tmp_path, {"1": "a"}))
-    assert (answer.exit_code, answer.stderr) == (
-        1,
-        "a2: the captions to compare are of different images; "
-        "score both with the same references\n",
+    answer = a2_evaluate(
+        *named[:3], "--allow-missing", "--compare", written(tmp_path, {"1": "a"}), code=1
+    )
+    assert answer.stderr == (
+        "a2: the captions to compare are of different images; score both with the same references\n"
     )
 
 
@@ -380,19 +367,17 @@ def test_unusable_captions_are_rejected_before_tokenisation(
 ):
     monkeypatch.setattr(evaluation, "tokenize", None)
     monkeypatch.setattr(References, "tokens", None)
-    answer = a2_evaluate(*files({1: "a dog"}))
-    assert (answer.exit_code, answer.stderr) == (
-        1,
+    answer = a2_evaluate(*files({1: "a dog"}), code=1)
+    assert answer.stderr == (
         "a2: 1 of 2 images with references have no caption: 2; "
-        "caption them, or score the others with --allow-missing\n",
+        "caption them, or score the others with --allow-missing\n"
     )
     assert not (tmp_path / "scores").exists()
 
 
 @pytest.mark.slow
 def test_without_spice_the_exit_code_is_3_with_what_to_do(files, tmp_path, without_meteor):
-    answer = a2("score", *files(), "--spice")
-    assert answer.exit_code == 3
+    answer = a2("score", *files(), "--spice", code=3)
     assert answer.stderr == (
         'a2: scored without SPICE; run "a2 weights fetch spice" and the same command again, '
         "or leave it out\n"
