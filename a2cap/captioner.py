@@ -213,7 +213,7 @@ def _validation(folder: Path) -> str:
     """Return the validation score that a captioner's folder states, "" if it states none."""
     if curve := LearningCurve.read(folder):
         score = curve.value(curve.best)
-        return "" if score is None else f"{curve.score} {score:.3f}, {curve.summary}"
+        return "" if score is None else f"{curve.selected_by} {score:.3f}, {curve.summary}"
     if not (folder / _PROVENANCE).is_file():
         return ""
     content: Any = read_json(folder / _PROVENANCE)

@@ -218,11 +218,11 @@ class _Watch:
         is_refined = folder.parent.name == TRAIN_SCST
         epochs = (self._config.scst if is_refined else self._config.train).epochs
         for line in curve.epochs:
-            epoch, score = int(line["epoch"]), line.get(curve.score)
+            epoch, score = int(line["epoch"]), line.get(curve.selected_by)
             step = epoch + _PHASE * is_refined
             if not epoch or score is None or step in self._reported:
                 continue
             self._reported.add(step)
             self._trial.report(score, step)
             if may_prune and epoch < epochs and self._trial.should_prune():
-                raise _Pruned(f"after epoch {epoch}: validation {curve.score} {score:.3f}")
+                raise _Pruned(f"after epoch {epoch}: validation {curve.selected_by} {score:.3f}")

@@ -39,7 +39,7 @@ class LearningCurve:
         return cls(epochs, TrainingSummary.read(training))
 
     @property
-    def score(self) -> str:
+    def selected_by(self) -> str:
         """Name of the validation figure that selects the best epoch, "" if none was measured."""
         return next((name for name in _SELECTING if name in self.epochs[-1]), "")
 
@@ -51,13 +51,15 @@ class LearningCurve:
     @property
     def best(self) -> int:
         """The epoch whose tensors the training keeps, 0 without validation."""
-        lines = [line for line in self.epochs if line["epoch"] and self.score in line]
-        best = reduce(lambda s, line: s.after(line, score=self.score, warmup=0), lines, Selection())
+        name = self.selected_by
+        lines = [line for line in self.epochs if line["epoch"] and name in line]
+        best = reduce(lambda s, line: s.after(line, score=name, warmup=0), lines, Selection())
         return best.epoch
 
     def value(self, epoch: int) -> float | None:
         """Return the score of an epoch, None if it was not measured."""
-        return next((line.get(self.score) for line in self.epochs if line["epoch"] == epoch), None)
+        lines = (line for line in self.epochs if line["epoch"] == epoch)
+        return next(lines, {}).get(self.selected_by)
 
     @property
     def summary(self) -> str:
@@ -75,7 +77,9 @@ class LearningCurve:
         texts = []
         if best is not None:
             before = "" if start is None else f", {start:.3f} before the training"
-            texts.append(f"validation {self.score} is {best:.3f} after epoch {self.best}{before}")
+            texts.append(
+                f"validation {self.selected_by} is {best:.3f} after epoch {self.best}{before}"
+            )
         if start is not None and best is not None and start >= best:
             texts.append("the training did not improve it: lower the learning rate")
         elif self.best == self.last > 1:
@@ -99,5 +103,5 @@ class LearningCurve:
     @property
     def figures(self) -> list[str]:
         """Names of the figures to show: the losses, the scores, and the learning rate."""
-        names = dict.fromkeys(("loss", VALIDATION_LOSS, "reward", self.score, "CIDEr", "lr"))
+        names = dict.fromkeys(("loss", VALIDATION_LOSS, "reward", self.selected_by, "CIDEr", "lr"))
         return [name for name in names if any(name in line for line in self.epochs)]

@@ -83,7 +83,7 @@ def run_training(task: TrainingTask[Part], run: TrainingRun) -> dict[str, Tensor
         training = TrainingLoop(task, record, saved, position)
         start = task.validation.start
         if record is not None and start is not None and not position.step:
-            record.epoch({"epoch": 0, "step": 0, task.validation.score: start})
+            record.epoch({"epoch": 0, "step": 0, task.validation.selected_by: start})
         while position.epoch < config.epochs and position.selection.stale < config.patience:
             try:
                 training.run_epoch(stop)
@@ -196,7 +196,7 @@ class TrainingLoop(Generic[Part]):
             self.record.scalars("validation", board, position.step)
             task.validation.warn(line)
         selection = position.selection.after(
-            line, score=task.validation.score, warmup=task.config.warmup_updates
+            line, score=task.validation.selected_by, warmup=task.config.warmup_updates
         )
         better = selection.step == position.step
         self.position = Position(step=position.step, epoch=position.epoch + 1, selection=selection)
@@ -213,7 +213,7 @@ class TrainingLoop(Generic[Part]):
 
 def _report_end(task: TrainingTask[Part], position: Position, run: TrainingRun) -> None:
     """Write and log what the finished training did."""
-    config, selection, score = task.config, position.selection, task.validation.score
+    config, selection, selected_by = task.config, position.selection, task.validation.selected_by
     rates = [task.updater.lr(number) for number in (1, position.step)]
     summary = TrainingSummary(
         epochs=position.epoch,
@@ -221,7 +221,7 @@ def _report_end(task: TrainingTask[Part], position: Position, run: TrainingRun) 
         updates=position.step,
         patience=None if position.epoch >= config.epochs else config.patience,
         best_epoch=selection.epoch,
-        selected_by=score,
+        selected_by=selected_by,
         score=selection.score,
         first_lr=rates[0],
         last_lr=rates[1],
@@ -231,13 +231,13 @@ def _report_end(task: TrainingTask[Part], position: Position, run: TrainingRun) 
     summary.write(run.folder)
     logger.info("%s: %s", task.section, summary.sentence())
     if selection.is_zero:
-        logger.warning("%s", zero_warning(selection, score))
+        logger.warning("%s", zero_warning(selection, selected_by))
 
 
 def _format_epoch(line: Mapping[str, float], task: TrainingTask[Part], *, better: bool) -> str:
     """Format the losses, the score beside that before the training, and the speed."""
     means = [f"{name} {line[name]:.3f}" for name in ("loss", "reward", "baseline") if name in line]
-    name, start = task.validation.score, task.validation.start
+    name, start = task.validation.selected_by, task.validation.start
     score = f"validation {name} {line[name]:.3f}{' (best)' if better else ''}"
     before = [] if start is None else [f"started at {start:.3f}"]
     speed = f"{line[f'{task.unit}_per_second']:,.0f} {task.unit}/s"

@@ -56,7 +56,7 @@ class Validation(Protocol):
     """Quality of the network after an epoch."""
 
     @property
-    def score(self) -> str:
+    def selected_by(self) -> str:
         """Name of the figure that selects the best epoch."""
 
     @property

@@ -88,7 +88,7 @@ def start_score(validation: "CaptionValidation") -> float:
     gpus = [device] if device.type == "cuda" else []
     validation.captioner.eval()
     with matrix_precision(config.precision), switch, torch.random.fork_rng(gpus):
-        return validation.figures()[validation.score]
+        return validation.figures()[validation.selected_by]
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class CaptionValidation:
         require_metric_files()  # now, not after the first epoch
 
     @property
-    def score(self) -> str:
+    def selected_by(self) -> str:
         """Name of the figure that selects the best epoch."""
         return self.config.selected
 
@@ -172,7 +172,7 @@ class CaptionValidation:
             sums[1] += (tokens != PAD).sum()
         loss, count = ranks.sum(sums).tolist()
         selects = self.config.select == "loss"
-        likelihood = {self.score: math.exp(-loss / count)} if selects else {}
+        likelihood = {self.selected_by: math.exp(-loss / count)} if selects else {}
         return {VALIDATION_LOSS: loss / count, **likelihood}
 
     def _batches(self) -> Iterator[Batch]:
@@ -213,11 +213,11 @@ class CaptionValidation:
 
     def warn(self, line: Mapping[str, float]) -> None:
         """Log a warning if the score fell, or the masks hide almost nothing or most of an image."""
-        if self.start is not None and line[self.score] < self.start:
+        if self.start is not None and line[self.selected_by] < self.start:
             section = "scst" if isinstance(self.config, ScstConfig) else "train"
             logger.warning(
                 "validation %s is %.3f, below %.3f at the start; lower %s.lr if it stays there",
-                *(self.score, line[self.score], self.start, section),
+                *(self.selected_by, line[self.selected_by], self.start, section),
             )
         if self.captioner.config.blind:
             return  # a control: what its masks hide means nothing

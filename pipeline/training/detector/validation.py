@@ -103,7 +103,7 @@ class DetectorValidation:
     ranks: Ranks
 
     @property
-    def score(self) -> str:
+    def selected_by(self) -> str:
         """Name of the figure that selects the best epoch."""
         return "AP50"
 
@@ -129,7 +129,7 @@ class DetectorValidation:
 
     def warn(self, line: Mapping[str, float]) -> None:
         """Warn if no object was found at all."""
-        if line[self.score] == 0:
+        if line[self.selected_by] == 0:
             logger.warning(
                 "no labelled object is found yet: AP50 is 0; if that persists, check "
                 "detector.labels and detector.anchor_sizes, or lower detector.lr"

@@ -47,7 +47,7 @@ class EncoderValidation:
     workers: int
 
     @property
-    def score(self) -> str:
+    def selected_by(self) -> str:
         """Name of the figure that selects the best epoch."""
         return self.config.selected
 
@@ -71,7 +71,7 @@ class EncoderValidation:
                     )
                     judged.append((pair[0].cpu(), pair[1].cpu()))
         everything = [pair for share in self.ranks.all_gather(judged) for pair in share]
-        return {self.score: self.network.objective.figure(everything)}
+        return {self.selected_by: self.network.objective.figure(everything)}
 
     def scalars(self) -> dict[str, float]:
         """Return nothing more."""

@@ -57,7 +57,8 @@ def test_what_selects_is_shown_before_cider(tmp_path):
     line = {"epoch": 1, "step": 2, "loss": 3.0, "CIDEr": 0.5, "likelihood": 0.25, "lr": 0.1}
     (tmp_path / "metrics.jsonl").write_text(json.dumps(line))
     curve = LearningCurve.read(tmp_path)
-    assert (curve.score, curve.figures) == ("likelihood", ["loss", "likelihood", "CIDEr", "lr"])
+    assert curve.selected_by == "likelihood"
+    assert curve.figures == ["loss", "likelihood", "CIDEr", "lr"]
     assert curve.lines == [
         "epoch  loss  likelihood  CIDEr   lr",
         "   1*     3        0.25    0.5  0.1",
