@@ -24,10 +24,7 @@ class GcnLstmConfig(UpDownConfig):
                 "captions_per_image": 1,
             },
         },
-        "modern": {
-            "model": {"dropout": 0.5},
-            "train": {**ADAM, "lr": 5e-4, "clip_norm": 10.0, "batch_size": 10},
-        },
+        "modern": UpDownConfig.recipes["modern"],
     }
 
     kind: Literal["gcn-lstm"] = "gcn-lstm"  # type: ignore[assignment]
