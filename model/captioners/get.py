@@ -11,6 +11,7 @@ regions' share of the head, stay as they are.
 """
 
 from dataclasses import replace
+from functools import partial
 from typing import Unpack
 
 import torch
@@ -33,9 +34,9 @@ from a2cap.model.captioners.get_config import GetConfig
 from a2cap.model.captioners.recurrent.recurrent_decoder import RegionFeatures, lstm, mean_region
 from a2cap.model.captioners.transformer.transformer import (
     CaptionDecoder,
-    DecoderLayer,
     EncoderLayer,
     TokenEmbedding,
+    decoder_layers,
 )
 from a2cap.model.layers import merge_heads, split_heads, xavier_linear
 
@@ -149,23 +150,10 @@ class GetCaptioner(EncoderDecoder):
 
     def __init__(self, config: GetConfig, **sizes: Unpack[Sizes]):
         encoder = GlobalEncoder(config, feature_width=sizes["feature_width"])
-        width, heads, alignment = config.width, config.heads, config.alignment
-        decoder = CaptionDecoder(
-            TokenEmbedding(vocabulary_size=sizes["vocabulary_size"], width=width),
-            (
-                DecoderLayer(
-                    SelfAttention(width, heads, causal=True, dropout=config.attention_dropout),
-                    GlobalCrossAttention(
-                        config, alignment=alignment if alignment.includes(number) else None
-                    ),
-                    width=width,
-                    feed_forward=config.feed_forward,
-                    dropout=config.dropout,
-                )
-                for number in range(1, config.decoder_layers + 1)
-            ),
-        )
-        super().__init__(config, encoder, decoder, **sizes)
+        embedding = TokenEmbedding(vocabulary_size=sizes["vocabulary_size"], width=config.width)
+        attention = partial(GlobalCrossAttention, config)
+        layers = decoder_layers(config, attention, dropout=config.dropout)
+        super().__init__(config, encoder, CaptionDecoder(embedding, layers), **sizes)
 
     @property
     def state_width(self) -> int:

@@ -9,6 +9,7 @@ another width than the model's are projected. Embeddings are scaled as Vaswani's
 prints no factor: their initial values are the same.
 """
 
+from functools import partial
 from typing import Unpack
 
 import torch
@@ -20,9 +21,9 @@ from a2cap.model.captioners.recurrent.recurrent_decoder import RegionFeatures
 from a2cap.model.captioners.spatial_config import SpatialConfig
 from a2cap.model.captioners.transformer.transformer import (
     CaptionDecoder,
-    DecoderLayer,
     EncoderLayer,
     TokenEmbedding,
+    decoder_layers,
 )
 from a2cap.model.errors import ModelError
 from a2cap.model.layers import sinusoidal_positions, xavier_linear
@@ -85,35 +86,13 @@ class SpatialCaptioner(EncoderDecoder):
 
     def __init__(self, config: SpatialConfig, **sizes: Unpack[Sizes]):
         encoder = CellEncoder(config, feature_width=sizes["feature_width"])
-        width, heads, alignment = config.width, config.heads, config.alignment
-        of_words = AttentionForm(bias=False, length=config.words)
-        of_cells = AttentionForm(bias=False, length=config.cells)
-        decoder = CaptionDecoder(
-            TokenEmbedding(
-                vocabulary_size=sizes["vocabulary_size"], width=width, dropout=config.dropout
-            ),
-            (
-                DecoderLayer(
-                    SelfAttention(
-                        width,
-                        heads,
-                        causal=True,
-                        form=of_words,
-                        dropout=config.attention_dropout,
-                    ),
-                    CrossAttention(
-                        width,
-                        heads,
-                        alignment=alignment if alignment.includes(number) else None,
-                        form=of_cells,
-                    ),
-                    width=width,
-                    feed_forward=config.feed_forward,
-                )
-                for number in range(1, config.decoder_layers + 1)
-            ),
+        words, cells = (AttentionForm(bias=False, length=n) for n in (config.words, config.cells))
+        embedding = TokenEmbedding(
+            vocabulary_size=sizes["vocabulary_size"], width=config.width, dropout=config.dropout
         )
-        super().__init__(config, encoder, decoder, **sizes)
+        attention = partial(CrossAttention, config.width, config.heads, form=cells)
+        layers = decoder_layers(config, attention, form=words)
+        super().__init__(config, encoder, CaptionDecoder(embedding, layers), **sizes)
 
     @property
     def regions_are_a_set(self) -> bool:

@@ -10,17 +10,24 @@ into the query axis.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Unpack
 
 import torch
 from torch import Tensor, nn
 
 from a2cap.model.alignment import AlignedAttention, DecoderPass, RegionProjection
-from a2cap.model.attention.multi_head import CrossAttention, SelfAttention
+from a2cap.model.attention.multi_head import (
+    VASWANI,
+    AttentionForm,
+    CrossAttention,
+    SelfAttention,
+)
 from a2cap.model.attention.relational import PairEmbedding, RelationalAttention
 from a2cap.model.captioner import Memory
 from a2cap.model.captioners.cached_decoder import CachedDecoder
+from a2cap.model.captioners.captioner_settings import LayeredSettings
 from a2cap.model.captioners.encoder_decoder import (
     BOX_VALUES,
     DecoderOutput,
@@ -226,6 +233,33 @@ class DecoderLayer(nn.Module):
         return add_block(states, self.dropout(transformed), norm, pre=pre), attention
 
 
+def decoder_layers(
+    config: LayeredSettings,
+    cross_attention: Callable[..., CrossAttention],
+    *,
+    form: AttentionForm = VASWANI,
+    dropout: float = 0.0,
+    pre: bool = False,
+) -> Iterator[DecoderLayer]:
+    """Yield the layers of a decoder; form: of their self-attention.
+
+    cross_attention: makes that of one layer with its `alignment`, None where it has none.
+    """
+    for number in range(1, config.decoder_layers + 1):
+        alignment = config.alignment if config.alignment.includes(number) else None
+        attention = SelfAttention(
+            config.width, config.heads, causal=True, form=form, dropout=config.attention_dropout
+        )
+        yield DecoderLayer(
+            attention,
+            cross_attention(alignment=alignment),
+            width=config.width,
+            feed_forward=config.feed_forward,
+            dropout=dropout,
+            pre=pre,
+        )
+
+
 class CaptionDecoder(CachedDecoder):
     """Embedding, decoder layers and output layer; a `Decoder`."""
 
@@ -283,21 +317,8 @@ class TransformerCaptioner(EncoderDecoder):
 
     def __init__(self, config: TransformerConfig, **sizes: Unpack[Sizes]):
         encoder = RegionEncoder(config, feature_width=sizes["feature_width"])
-        width, heads, alignment = config.width, config.heads, config.alignment
-        decoder = CaptionDecoder(
-            TokenEmbedding(vocabulary_size=sizes["vocabulary_size"], width=width),
-            (
-                DecoderLayer(
-                    SelfAttention(width, heads, causal=True, dropout=config.attention_dropout),
-                    CrossAttention(
-                        width, heads, alignment=alignment if alignment.includes(number) else None
-                    ),
-                    width=width,
-                    feed_forward=config.feed_forward,
-                    dropout=config.dropout,
-                    pre=config.norm == "pre",
-                )
-                for number in range(1, config.decoder_layers + 1)
-            ),
-        )
-        super().__init__(config, encoder, decoder, **sizes)
+        embedding = TokenEmbedding(vocabulary_size=sizes["vocabulary_size"], width=config.width)
+        attention = partial(CrossAttention, config.width, config.heads)
+        pre = config.norm == "pre"
+        layers = decoder_layers(config, attention, dropout=config.dropout, pre=pre)
+        super().__init__(config, encoder, CaptionDecoder(embedding, layers), **sizes)
