@@ -30,9 +30,10 @@ _VALUE = re.compile(r"""(?:[^,\[\]{}()"']|\[[^]]*\]|\{[^}]*\}|\([^)]*\)|"[^"]*"|
 class Point:
     """One combination of a sweep.
 
-    overrides: all of its settings. varied: those with several values in the sweep; setting: the
-    same without seeds, as `fusion gate`. config: the file of its other settings, None for that of
-    the command.
+    overrides: all of its settings.
+    varied: those with several values in the sweep.
+    setting: the same without seeds, as `fusion gate`.
+    config: the file of its other settings, None for that of the command.
     """
 
     overrides: tuple[str, ...]
@@ -45,7 +46,9 @@ class Point:
 class PointGroup:
     """Points whose captioners are evaluated together.
 
-    members: `varied` of each point. overrides: of the evaluation. varied, setting: as of a point.
+    members: `varied` of each point.
+    varied, setting: as of a point.
+    overrides: of the evaluation.
     """
 
     members: tuple[str, ...]

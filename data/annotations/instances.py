@@ -41,10 +41,12 @@ BoxEntry = TypeVar("BoxEntry")
 class Instances:
     """Annotated boxes of one image.
 
-    boxes: (N, 4) float32 x1 y1 x2 y2 in pixels, ordered by annotation id; names: category of each
-    box, empty if it has none; size: width and height in the file, None if it does not state them;
-    problem: a box that cannot be read, None without one; class_ids: (N,) int32 ids of named
-    categories, -1 for others; scores: (N,) float32 in [0, 1], 1 where none is stated.
+    boxes: (N, 4) float32 x1 y1 x2 y2 in pixels, ordered by annotation id.
+    names: category of each box, empty if it has none.
+    size: width and height in the file, None if it does not state them.
+    problem: a box that cannot be read, None without one.
+    class_ids: (N,) int32 ids of named categories, -1 for others.
+    scores: (N,) float32 in [0, 1], 1 where none is stated.
     """
 
     boxes: NDArray[np.float32]

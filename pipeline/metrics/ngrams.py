@@ -29,8 +29,9 @@ _CELLS = 1 << 22
 class PairCounts:
     """n-grams of B of N captions, and of at most G references of each.
 
-    rows: (B,) captions. tokens: (L, B, 1) and references: (M, B, G), numbers of words, negative
-    after the end. lengths: (B, 1) and reference_lengths: (B, G) in words, -1 for no reference.
+    rows: (B,) captions.
+    tokens, references: (L, B, 1) and (M, B, G), numbers of words, negative after the end.
+    lengths, reference_lengths: (B, 1) and (B, G) in words, -1 for no reference.
     """
 
     rows: Ints

@@ -65,9 +65,10 @@ class PhraseOccurrences:
 class ParaphraseTable:
     """Pairs of phrases in the order of the file.
 
-    numbers: word -> its number. keys: (P,) sorted; node p + 1 of the trie has the key
-    parent * words + number of its last word, and the root is node 0. sources: (G,) nodes with
-    paraphrases, `starts`: (G + 1,) their first rows in targets: (R,).
+    numbers: word -> its number.
+    keys: (P,) sorted; node p + 1 of the trie has the key parent * words + number of its last word,
+        and the root is node 0.
+    sources, starts: (G,) nodes with paraphrases, and (G + 1,) their first rows in `targets`, (R,).
     """
 
     numbers: dict[str, int]
