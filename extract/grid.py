@@ -34,11 +34,7 @@ from a2cap.extract.timm_backbone import TimmBackbone
 from a2cap.extract.torchvision_module import torchvision_module
 from a2cap.extract.weights.differences import added
 from a2cap.extract.weights.normalised_vgg import is_normalised_vgg, torchvision_tensors
-from a2cap.extract.weights.torch_files import (
-    is_safetensors,
-    load_safetensors,
-    load_torch_file,
-)
+from a2cap.extract.weights.torch_files import is_safetensors, load_safetensors, load_torch_file
 from a2cap.extract.weights.values import check_values
 
 _MEAN = (0.406 * 255, 0.456 * 255, 0.485 * 255)

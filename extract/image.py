@@ -20,12 +20,7 @@ from PIL import ExifTags, Image, ImageOps
 from simplejpeg import decode_jpeg
 
 from a2cap.data.errors import A2Error, InputError
-from a2cap.data.files.image_file import (
-    image_error,
-    open_image,
-    read_image_file,
-    require_size,
-)
+from a2cap.data.files.image_file import image_error, open_image, read_image_file, require_size
 
 _BYTES_PER_PIXEL = 9
 # libwebp keeps two more canvases of RGBA, decoders of video frames have planes of 16 bits

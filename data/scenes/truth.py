@@ -12,12 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from a2cap.data.annotations.instances import (
-    Sides,
-    category_names,
-    load_instances,
-    read_annotated,
-)
+from a2cap.data.annotations.instances import Sides, category_names, load_instances, read_annotated
 from a2cap.data.annotations.json_items import BadItem
 from a2cap.data.errors import InputError
 from a2cap.data.scenes import sentence_patterns as grammar

@@ -9,13 +9,7 @@ from pathlib import Path, PurePosixPath
 from a2cap.data.errors import InputError
 from a2cap.data.files.json_file import decode_text
 from a2cap.data.image_ids import IMAGE_SUFFIXES, image_id
-from a2cap.data.sources.location import (
-    as_url,
-    file_system,
-    is_url,
-    read_file,
-    require_permitted,
-)
+from a2cap.data.sources.location import as_url, file_system, is_url, read_file, require_permitted
 from a2cap.data.sources.source import SourceImage, SourceItem
 
 _LONGEST_LINE = 4096

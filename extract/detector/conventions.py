@@ -9,11 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import (
-    PositiveFloat,
-    SerializerFunctionWrapHandler,
-    model_serializer,
-)
+from pydantic import PositiveFloat, SerializerFunctionWrapHandler, model_serializer
 
 from a2cap.data.data_config import Section
 from a2cap.extract.detector.anchors import caffe_anchors, detectron2_anchors

@@ -13,13 +13,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from a2cap.data.errors import WeightsError
-from a2cap.data.files.pickles import (
-    DamagedError,
-    Interpreter,
-    Name,
-    UnsafeError,
-    expect,
-)
+from a2cap.data.files.pickles import DamagedError, Interpreter, Name, UnsafeError, expect
 
 _BUILDERS = ("_reconstruct", "scalar")
 

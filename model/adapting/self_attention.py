@@ -20,12 +20,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from a2cap.model.adapting.adapted_attention import AdaptedAttention
-from a2cap.model.adapting.image_columns import (
-    ImageColumns,
-    find_columns,
-    has_image_tokens,
-    padded,
-)
+from a2cap.model.adapting.image_columns import ImageColumns, find_columns, has_image_tokens, padded
 from a2cap.model.alignment import AlignedAttention, Alignment, DecoderPass, at_least_float32
 from a2cap.model.errors import ModelError
 

@@ -22,12 +22,7 @@ from typing import Unpack
 import torch
 from torch import Tensor, nn
 
-from a2cap.model.captioners.encoder_decoder import (
-    BOX_VALUES,
-    EncoderDecoder,
-    Sizes,
-    is_readable,
-)
+from a2cap.model.captioners.encoder_decoder import BOX_VALUES, EncoderDecoder, Sizes, is_readable
 from a2cap.model.captioners.gcn_lstm_config import GcnLstmConfig
 from a2cap.model.captioners.recurrent.recurrent_decoder import RegionFeatures
 from a2cap.model.captioners.recurrent.up_down import UpDownDecoder

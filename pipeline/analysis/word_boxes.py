@@ -13,12 +13,7 @@ from pathlib import Path
 from a2cap.data.annotations.instances import read_instances
 from a2cap.data.box_check import require_boxes
 from a2cap.data.captions.coco_objects import words_of
-from a2cap.data.captions.entities import (
-    GroundedImage,
-    GroundedSentence,
-    NamedObject,
-    read_entities,
-)
+from a2cap.data.captions.entities import GroundedImage, GroundedSentence, NamedObject, read_entities
 from a2cap.data.errors import InputError
 from a2cap.pipeline.analysis.trainings import OpenedRun
 

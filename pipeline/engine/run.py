@@ -33,13 +33,7 @@ from a2cap.pipeline.engine.artifact_names import RESOLVED_CONFIG
 from a2cap.pipeline.engine.events import EventLog
 from a2cap.pipeline.engine.explain import difference
 from a2cap.pipeline.engine.inputs import Input, Inputs, Promised, file_state
-from a2cap.pipeline.engine.lock import (
-    is_locked,
-    lock_holder,
-    read_lock,
-    require_unread,
-    stage_lock,
-)
+from a2cap.pipeline.engine.lock import is_locked, lock_holder, read_lock, require_unread, stage_lock
 from a2cap.pipeline.engine.prepared_stage import PreparedStage, StagePaths
 from a2cap.pipeline.engine.shard_stripe import Stripe
 

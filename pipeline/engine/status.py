@@ -5,12 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from a2cap.data.errors import A2Error
-from a2cap.pipeline.engine.artifact_names import (
-    TRAIN_DETECTOR,
-    TRAIN_ENCODER,
-    TRAIN_SCST,
-    TRAIN_XE,
-)
+from a2cap.pipeline.engine.artifact_names import TRAIN_DETECTOR, TRAIN_ENCODER, TRAIN_SCST, TRAIN_XE
 from a2cap.pipeline.engine.explain import nearest_difference
 from a2cap.pipeline.engine.lock import is_locked, lock_holder
 from a2cap.pipeline.engine.prepared_stage import PreparedStage, StagePaths

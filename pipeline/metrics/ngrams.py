@@ -11,12 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from a2cap.model.self_critical.ngrams import (
-    END_OF_CAPTION,
-    END_OF_REFERENCE,
-    MAX_N,
-    NgramCounts,
-)
+from a2cap.model.self_critical.ngrams import END_OF_CAPTION, END_OF_REFERENCE, MAX_N, NgramCounts
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

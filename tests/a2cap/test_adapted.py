@@ -17,14 +17,7 @@ from a2cap.data.regions import is_grid  # noqa: E402
 from a2cap.pipeline.captioning.subwords import merge_tokens  # noqa: E402
 from tests.data.messages import message_of  # noqa: E402
 from tests.model.adapting import vision_language  # noqa: E402
-from tests.model.adapting.captioners import (  # noqa: E402
-    BUILDERS,
-    SIDE,
-    WORDS,
-    build,
-    labelled,
-    teacher,
-)
+from tests.model.adapting.captioners import BUILDERS, SIDE, WORDS, build, labelled, teacher  # noqa: E402
 from tests.quick import some_quick  # noqa: E402
 from tests.test_structure import ROOT  # noqa: E402
 

@@ -5,12 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from a2cap.model.alignment import (
-    AlignedAttention,
-    DecoderPass,
-    RegionProjection,
-    at_least_float32,
-)
+from a2cap.model.alignment import AlignedAttention, DecoderPass, RegionProjection, at_least_float32
 from a2cap.model.attention.region_attention import SingleHeadAttention
 from a2cap.model.captioner import DecoderState, Memory, Tensors
 from a2cap.model.captioners.encoder_decoder import DecoderOutput

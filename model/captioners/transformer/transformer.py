@@ -18,22 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from a2cap.model.alignment import AlignedAttention, DecoderPass, RegionProjection
-from a2cap.model.attention.multi_head import (
-    VASWANI,
-    AttentionForm,
-    CrossAttention,
-    SelfAttention,
-)
+from a2cap.model.attention.multi_head import VASWANI, AttentionForm, CrossAttention, SelfAttention
 from a2cap.model.attention.relational import PairEmbedding, RelationalAttention
 from a2cap.model.captioner import Memory
 from a2cap.model.captioners.cached_decoder import CachedDecoder
 from a2cap.model.captioners.captioner_settings import LayeredSettings
-from a2cap.model.captioners.encoder_decoder import (
-    BOX_VALUES,
-    DecoderOutput,
-    EncoderDecoder,
-    Sizes,
-)
+from a2cap.model.captioners.encoder_decoder import BOX_VALUES, DecoderOutput, EncoderDecoder, Sizes
 from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
 from a2cap.model.kv_cache import KVCache
 from a2cap.model.layers import (

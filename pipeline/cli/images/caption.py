@@ -19,11 +19,7 @@ from a2cap.pipeline.captioning.named_images import (
     may_be_many,
     named_images,
 )
-from a2cap.pipeline.captioning.outputs.output import (
-    CaptionOutput,
-    UnwritableError,
-    identity,
-)
+from a2cap.pipeline.captioning.outputs.output import CaptionOutput, UnwritableError, identity
 from a2cap.pipeline.cli.caption_lines import OF_THE_IMAGE, CaptionCounts, CaptionLines
 from a2cap.pipeline.cli.caption_options import (
     FigureOptions,

@@ -33,11 +33,7 @@ from a2cap.pipeline.engine.artifact_names import (
     REFERENCES,
     VOCABULARY,
 )
-from a2cap.pipeline.runtime.device import (
-    compiles_updates,
-    prepare_device,
-    require_double,
-)
+from a2cap.pipeline.runtime.device import compiles_updates, prepare_device, require_double
 from a2cap.pipeline.runtime.distributed import SINGLE, Ranks
 from a2cap.pipeline.runtime.training_precision import forward_precision
 from a2cap.pipeline.training.captioner.caption_validation import (

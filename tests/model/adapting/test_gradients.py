@@ -11,13 +11,7 @@ from a2cap.model.adapting.gradients import token_gradients  # noqa: E402
 from a2cap.model.adapting.image_columns import image_columns  # noqa: E402
 from a2cap.model.alignment_config import AlignmentConfig  # noqa: E402
 from tests.model.adapting import captioners, vision_language  # noqa: E402
-from tests.model.adapting.test_removal import (  # noqa: E402
-    NONE,
-    QUICK,
-    TOKENS,
-    language_model,
-    prepared,
-)
+from tests.model.adapting.test_removal import NONE, QUICK, TOKENS, language_model, prepared  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 GATE = AlignmentConfig(fusion="gate")

@@ -11,13 +11,7 @@ from a2cap.data.captions.attention_file import CaptionAttention  # noqa: E402
 from a2cap.model.adapting.image_columns import image_columns  # noqa: E402
 from a2cap.pipeline.captioning.adapted.tiles import locate, process_ramps  # noqa: E402
 from a2cap.pipeline.captioning.adapted.token_map import NoGrid, map_tokens  # noqa: E402
-from tests.model.adapting.vision_language import (  # noqa: E402
-    BUILDERS,
-    PATCH,
-    SIDE,
-    build,
-    inputs,
-)
+from tests.model.adapting.vision_language import BUILDERS, PATCH, SIDE, build, inputs  # noqa: E402
 from tests.quick import some_quick  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
