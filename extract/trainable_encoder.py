@@ -13,19 +13,17 @@ from typing import Any, cast
 import cv2
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from a2cap.data.files.atomic import replacing
 from a2cap.data.files.tensors import save_tensors
+from a2cap.extract.detector.input import Pixels
 from a2cap.extract.extract_config import BASE_KEY, GRID_KEY, LITE, ExtractConfig
 from a2cap.extract.grid import input_of, map_network
 from a2cap.extract.timm_backbone import TimmBackbone
 from a2cap.extract.weights.differences import DIFFERENCE
 from a2cap.extract.weights.torch_files import load_torch_file
 from a2cap.extract.weights.wheels import wheel_file
-
-Pixels = NDArray[np.uint8]
 
 _SHAPE = 1.18
 """Most by which width over height of a part differs from that of its image."""

@@ -20,7 +20,7 @@ BATCH = 8
 """Images of one size that pass the network together. On CPU the gain ends here, and regions of some
 3 given boxes per image just fill the heads."""
 
-Pixels = NDArray[np.uint8]
+Pixels = NDArray[np.uint8]  # (H, W, 3), channels blue, green, red
 Blob = NDArray[np.float32]
 Boxes = NDArray[np.float32]
 

@@ -27,9 +27,9 @@ from a2cap.pipeline.analysis.word_boxes import WordBoxes
 from a2cap.pipeline.captioning.captioning_config import CaptioningConfig
 from a2cap.pipeline.captioning.grounding import MIN_IOU
 from a2cap.pipeline.metrics.bootstrap import interval, resample
+from a2cap.pipeline.metrics.ngrams import Floats
 from a2cap.pipeline.report.erasure import Row
 
-Floats = NDArray[np.float64]
 KINDS = ("attention", "aligned", "random")
 """Rows: before and after alignment, and the expectation for a region drawn at random."""
 GAIN = "aligned - attention"

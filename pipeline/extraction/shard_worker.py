@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from a2cap.data.errors import A2Error, InputError
 from a2cap.data.features.writer import FeatureWriter
 from a2cap.data.files.sealed_folder import SkippedItem, check_skip_limit, read_manifest
+from a2cap.extract.detector.input import Pixels
 from a2cap.extract.extract_config import ExtractConfig
 from a2cap.extract.extractor import AnyExtractor, Pending, load_extractor
 from a2cap.extract.image import decode_image
@@ -36,8 +37,6 @@ from a2cap.pipeline.runtime.device import prepare_device
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 
 logger = logging.getLogger(__name__)
-
-Pixels = NDArray[np.uint8]  # (H, W, 3), channels blue, green, red
 
 _BATCH_SIZE = 16  # images that are started together; on a CPU regions are detected image by image
 

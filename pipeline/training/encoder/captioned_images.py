@@ -15,8 +15,9 @@ from a2cap.data.captions.caption_file import CaptionFile
 from a2cap.data.captions.vocabulary import PAD
 from a2cap.data.errors import A2Error, InputError
 from a2cap.data.files.sealed_folder import SkippedItem
+from a2cap.extract.detector.input import Pixels
 from a2cap.extract.image import decode_image
-from a2cap.extract.trainable_encoder import Pixels, random_part, recoloured, scaled
+from a2cap.extract.trainable_encoder import random_part, recoloured, scaled
 from a2cap.pipeline.engine.progress import track
 from a2cap.pipeline.extraction.images import Images
 from a2cap.pipeline.training.encoder.encoder_config import EncoderConfig
