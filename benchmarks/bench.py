@@ -141,24 +141,14 @@ def training(peaks: Peaks, *, quick: bool, rounds: int) -> list[Figure]:
         title = f"{name}: beam search; same captions: {alike} of {sizes.images}"
         print_timings(title, searched, reference="plain", count=sizes.images)
         print_profile(f"{name}: beam search", searches["cached"])
-        for kind, ours, plain, form, reference in (
-            (
-                "training step",
-                timings[train.A2],
-                timings[train.PLAIN],
-                steps[train.A2],
-                "one pass per loss",
-            ),
-            (
-                "beam search",
-                searched["cached"],
-                searched["plain"],
-                searches["cached"],
-                "without a cache",
-            ),
+        for kind, measured, ours, form, reference in (
+            ("training step", timings, train.A2, steps[train.A2], "one pass per loss"),
+            ("beam search", searched, "cached", searches["cached"], "without a cache"),
         ):
+            seconds, plain = measured[ours], measured[train.PLAIN]
             count = floating_operations(form)
-            figures.append(_compared(f"{kind}, {name}", ours, plain, reference, count, peaks[FP32]))
+            what = f"{kind}, {name}"
+            figures.append(_compared(what, seconds, plain, reference, count, peaks[FP32]))
     return figures
 
 
