@@ -25,17 +25,22 @@ def test_a_policy_set_by_the_user_is_kept(name):
     assert environment == {name: "7"}
 
 
-def test_the_library_sets_it_before_it_loads_torch():
+@pytest.mark.parametrize("program", ["import a2cap; a2cap.load", "import benchmarks.bench"])
+def test_library_and_benchmarks_set_it_before_they_load_torch(program):
     # a finder that ends the process in the place of the import
     asked = (
-        "import os, sys, a2cap\n"
+        "import os, sys\n"
         "class Finder:\n"
         "    def find_spec(self, name, *_):\n"
         "        if name == 'torch': sys.exit(print(os.environ['OMP_WAIT_POLICY']))\n"
-        "sys.meta_path.insert(0, Finder()); a2cap.load"
+        "sys.meta_path.insert(0, Finder())\n"
     )
     environment = {k: v for k, v in os.environ.items() if k not in POLICIES}
     done = subprocess.run(
-        [sys.executable, "-c", asked], env=environment, capture_output=True, text=True, check=True
+        [sys.executable, "-c", asked + program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert done.stdout == "PASSIVE\n"
