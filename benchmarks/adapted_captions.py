@@ -39,14 +39,14 @@ def tokenizer(words: int) -> Any:
     vocabulary = {name: number for number, name in enumerate(names)}
     plain = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     plain.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    named = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    marks = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
     further = {"image_token": "<image>"}
     return hf.PreTrainedTokenizerFast(
         tokenizer_object=plain,
         additional_special_tokens=["<image>"],
         extra_special_tokens=further,
         padding_side="left",
-        **named,
+        **marks,
     )
 
 

@@ -188,9 +188,9 @@ def measure(model: Any, world: World, alignment: AlignmentConfig) -> dict[str, f
         }
         for row, (scene, _) in enumerate(pairs):
             words = world.scenes[scene].captions[caption][:LONGEST]
-            named = {name: values[row] for name, values in by_name.items()}
+            weights = {name: values[row] for name, values in by_name.items()}
             right = overlapping[scene - extent.train]
-            meter.add(grounded_words(words, GROUP_OF), named, right)
+            meter.add(grounded_words(words, GROUP_OF), weights, right)
     flat = {
         f"{group}/{name}": value
         for group, values in meter.results().items()

@@ -174,8 +174,8 @@ def speed(
     click.echo(f"a2 is {ratios[0]:.2f} times as fast, {ratios[1]:.2f} by CPU")
     if output is not None:
         seconds = {name: both.tolist() for name, both in medians.items()}
-        own = {"images": count, "rounds": rounds, "workers": workers, "fields": fields}
-        result = {**own, "seconds and of CPU": seconds, "ratios": ratios.tolist()}
+        form = {"images": count, "rounds": rounds, "workers": workers, "fields": fields}
+        result = {**form, "seconds and of CPU": seconds, "ratios": ratios.tolist()}
         add_result(output, "speed", {**result, "machine": machine()})
 
 
@@ -184,20 +184,20 @@ def epochs(
 ) -> dict[str, Form]:
     """Return an epoch of the stage, and one of a plain loop of the same network and words."""
     file, vocabulary = CaptionFile(captions / CAPTIONS), Vocabulary.load(captions / VOCABULARY)
-    ids, own = file.image_ids("train"), config.encoder
+    ids, encoder = file.image_ids("train"), config.encoder
     paths = {row.image_id: images / row.file for row in read_rows(annotations)}
     backbone = config.extract.grid_backbone
     weights = load_grid_weights(wheel_file(backbone), backbone)
-    made = [TrainableEncoder(weights, config.extract, share=own.trained) for _ in range(2)]
+    made = [TrainableEncoder(weights, config.extract, share=encoder.trained) for _ in range(2)]
     width = grid_width(config.extract)
-    objectives = [make_objective(own, file, ids, vocabulary, width=width) for _ in made]
+    objectives = [make_objective(encoder, file, ids, vocabulary, width=width) for _ in made]
     network = EncoderInTraining(made[0], objectives[0])
     network.train()
     made[0].to(memory_format=torch.channels_last)
-    side = own.side or made[0].side
-    data = CaptionedImages(ImageFiles(paths), file, ids, side=side, config=own)
-    batches = Batches(data, collate, own.batch_size, own.seed, workers=workers)
-    updater = EncoderUpdater(network, own, steps=10 * len(batches))
+    side = encoder.side or made[0].side
+    data = CaptionedImages(ImageFiles(paths), file, ids, side=side, config=encoder)
+    batches = Batches(data, collate, encoder.batch_size, encoder.seed, workers=workers)
+    updater = EncoderUpdater(network, encoder, steps=10 * len(batches))
 
     def a2() -> None:
         for number, parts in enumerate(batches.epoch(0), 1):
@@ -209,12 +209,13 @@ def epochs(
         raise click.BadParameter("the plain loop learns words")
     trained = [p for p in (*plain_network.parameters(), *words.parameters()) if p.requires_grad]
     optimiser = torch.optim.AdamW(trained, lr=1e-5)
-    loader = DataLoader(plain_data, own.batch_size, shuffle=True, num_workers=workers)
+    loader = DataLoader(plain_data, encoder.batch_size, shuffle=True, num_workers=workers)
 
     def plain() -> None:
         for pixels, tokens in loader:
             states = plain_network(pixels).mean(dim=(2, 3))
-            logits = words.layer(F.dropout(F.layer_norm(states, states.shape[-1:]), own.dropout))
+            normed = F.layer_norm(states, states.shape[-1:])
+            logits = words.layer(F.dropout(normed, encoder.dropout))
             shares = word_shares(tokens, words.ids)
             loss = F.binary_cross_entropy_with_logits(logits, shares)
             optimiser.zero_grad()

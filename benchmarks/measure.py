@@ -147,14 +147,14 @@ def print_timings(
 class Cost:
     """Seconds on the clock and of CPU, and the peak memory in MiB of work and its processes.
 
-    own: the part of `memory` that is not of files, such as a feature store that is mapped; count:
-    operations of the work.
+    unmapped: the part of `memory` that is not of files, such as a feature store that is mapped.
+    count: operations of the work.
     """
 
     elapsed: float
     cpu: float
     memory: float
-    own: float
+    unmapped: float
     count: int
 
     HEADER: ClassVar = ("time", "CPU time", "peak memory", "without files")
@@ -162,7 +162,7 @@ class Cost:
     @property
     def cells(self) -> list[str]:
         """Cells of a table with the columns of HEADER."""
-        memory = (f"{figure:,.0f} MiB" for figure in (self.memory, self.own))
+        memory = (f"{figure:,.0f} MiB" for figure in (self.memory, self.unmapped))
         return [f"{self.elapsed:.0f} s", f"{self.cpu:.0f} s", *memory]
 
 
@@ -190,8 +190,8 @@ def _measure(work: Callable[[], int]) -> Cost:
         ended.set()
         watching.join()
     peaks.append(resident_memory(os.getpid()))
-    memory, own = (max(peak[i] for peak in peaks) - before[i] for i in range(2))
-    return Cost(elapsed, used, memory, own, count)
+    memory, unmapped = (max(peak[i] for peak in peaks) - before[i] for i in range(2))
+    return Cost(elapsed, used, memory, unmapped, count)
 
 
 def _cpu() -> float:

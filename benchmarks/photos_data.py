@@ -143,16 +143,16 @@ def agreeing_captions(
     the others (the weights of Phan et al. 2017, arXiv:1712.09532, as a choice). most: captions
     per photograph.
     """
-    own = [[" ".join(words) for words in photo.captions] for photo in photos]
+    captions = [[" ".join(words) for words in photo.captions] for photo in photos]
     candidates = [
         lines + [" ".join(words) for words in similar[photo.file]]
-        for photo, lines in zip(photos, own, strict=True)
+        for photo, lines in zip(photos, captions, strict=True)
     ]
-    frequencies = CorpusFrequencies.count(own)
+    frequencies = CorpusFrequencies.count(captions)
     values = [[0.0] * len(lines) for lines in candidates]
     for number in range(max(map(len, candidates))):
         rows = [row for row, lines in enumerate(candidates) if number < len(lines)]
-        references = [own[row][:number] + own[row][number + 1 :] for row in rows]
+        references = [captions[row][:number] + captions[row][number + 1 :] for row in rows]
         pairs = count_pairs([candidates[row][number] for row in rows], references)
         for row, value in zip(rows, cider_values(pairs, frequencies).tolist(), strict=True):
             values[row][number] = value
@@ -191,11 +191,13 @@ def similar_captions(
             progress.advance(len(chunk))
     kept: dict[Path, list[list[str]]] = {}
     for photo, values, numbers in zip(photos, scores.tolist(), rows.tolist(), strict=True):
-        own = {" ".join(words) for words in photo.captions}
+        captions = {" ".join(words) for words in photo.captions}
         other = (
             lines[number]
             for value, number in zip(values, numbers, strict=True)
-            if value >= least and texts[lines[number]] != photo.number and lines[number] not in own
+            if value >= least
+            and texts[lines[number]] != photo.number
+            and lines[number] not in captions
         )
         kept[photo.file] = [line.split() for line in list(other)[:most]]
     return kept

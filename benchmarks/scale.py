@@ -171,7 +171,7 @@ def main(quick: bool, images: tuple[int, ...], folder: Path | None) -> None:
             rows = []
             for step, cost in steps(Path(name), count):
                 rate = f"{cost.count / cost.elapsed:,.0f}" if cost.count > 1 else ""
-                figures = f"{cost.elapsed:.2f} s", f"{cost.cpu:.2f} s", f"{cost.own:,.0f} MiB"
+                figures = f"{cost.elapsed:.2f} s", f"{cost.cpu:.2f} s", f"{cost.unmapped:,.0f} MiB"
                 rows.append([step, *figures, rate])
             size = sum(path.stat().st_size for path in Path(name).rglob("*") if path.is_file())
         print_table(

@@ -134,19 +134,19 @@ def plain_gradients(
     reward: Reward,
     sizes: Sizes,
     *,
-    given: Tensor | None = None,
+    followed: Tensor | None = None,
 ) -> None:
-    """Sample with a graph that is kept; given: captions to follow instead, (B, K, L)."""
+    """Sample with a graph that is kept; followed: captions to follow instead, (B, K, L)."""
     state = captioner.start(captioner.encode(*regions), sizes.samples)
     last = torch.full((sizes.images * sizes.samples,), BOS)
     ended = torch.zeros_like(last, dtype=torch.bool)
     drawn, log_probs = [], []
-    for step in range(sizes.tokens if given is None else given.shape[-1]):
+    for step in range(sizes.tokens if followed is None else followed.shape[-1]):
         output = captioner.step(last, state)
-        if given is None:
+        if followed is None:
             last = _draw(output.log_probs.detach()).masked_fill(ended, PAD)
         else:
-            last = given.flatten(0, 1)[:, step]
+            last = followed.flatten(0, 1)[:, step]
         picked = output.log_probs.gather(1, last[:, None]).squeeze(1)
         log_probs.append(picked.masked_fill(ended, 0))
         drawn.append(last)
@@ -188,7 +188,7 @@ def compare_steps(
     captions = ours()
     ours_gradient = _gradient(captioner)
     captioner.zero_grad()
-    plain(given=captions)
+    plain(followed=captions)
     difference = (ours_gradient - _gradient(captioner)).norm() / ours_gradient.norm()
     timings = interleaved({A2: ours, PLAIN: plain}, rounds=rounds, before=captioner.zero_grad)
     layers = f"{config.encoder_layers}+{config.decoder_layers} layers of {config.width}"

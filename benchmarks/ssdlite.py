@@ -202,8 +202,8 @@ def instances(detector: SSDLite, folder: Path, files: Sequence[str]) -> dict[str
                     "score": round(score, 4),
                 }
                 annotations.append(annotation)
-    named = [{"id": number, "name": name} for number, name in enumerate(NAMES) if number]
-    return {"images": images, "annotations": annotations, "categories": named}
+    listed = [{"id": number, "name": name} for number, name in enumerate(NAMES) if number]
+    return {"images": images, "annotations": annotations, "categories": listed}
 
 
 def _input(image: Pixels) -> Tensor:

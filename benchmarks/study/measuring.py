@@ -309,10 +309,10 @@ def companion_errors(
     predicted: dict[bool, list[bool]] = {True: [], False: []}
     for image_id, caption in captions.items():
         shown = set(instances[image_id].names)
-        named = {forms[word] for word in caption.split() if word in forms}
+        mentioned = {forms[word] for word in caption.split() if word in forms}
         for category, companion in companions.items():
             if category not in shown:
-                predicted[companion in shown].append(category in named)
+                predicted[companion in shown].append(category in mentioned)
     return {
         "with companion": _share(predicted[True]),
         "without companion": _share(predicted[False]),
