@@ -57,10 +57,14 @@ TRAININGS = {
 }
 """Other trainings of such a captioner without alignment -> their fields, of a single seed."""
 
+RATES = {"half the rate": "train.lr=0.002", "twice the rate": "train.lr=0.008"}
+"""Other learning rates of `DEEP` -> their field."""
+
 FUSED, WEIGHED, ABLATED, DEVIATED = "fusions", "penalty", "ablations", "planted"
 LAYERED, RIVALLED, DEEPENED, TRAINED = "layers", "rivals", "depth", "trainings"
 DEEP_WEIGHED, CONTROLLED, DEEP_PHOTOGRAPHED = "depth penalty", "random masks", "flickr8k depth"
-CLAIMED = (DEEPENED, TRAINED, DEEP_WEIGHED, CONTROLLED, DEEP_PHOTOGRAPHED)
+RATED = "learning rates"
+CLAIMED = (DEEPENED, TRAINED, RATED, DEEP_WEIGHED, CONTROLLED, DEEP_PHOTOGRAPHED)
 """Parts that only docs/claims.md shows."""
 STUDIED = (FUSED, DEVIATED, WEIGHED, ABLATED, LAYERED, RIVALLED)
 """Parts of the study, the most important first."""
@@ -97,7 +101,7 @@ class Trial:
     @property
     def start(self) -> "Trial | None":
         """The captioner that it starts from; None if it is trained from the beginning."""
-        if self.part in (STARTS, DEEPENED, TRAINED, DEEP_WEIGHED, DEEP_PHOTOGRAPHED):
+        if self.part in {STARTS, *CLAIMED} - {CONTROLLED}:
             return None
         return Trial(STARTS, self.world, self.seed, self.world, _fusion("none"), False)
 
@@ -138,6 +142,14 @@ def trials(extent: Extent, parts: Sequence[str] = STUDIED) -> list[Trial]:
         RIVALLED: (PLAIN, extent.other_seeds, RIVALS),
         DEEPENED: (PLAIN, extent.other_seeds, {x: (*y, *DEEP) for x, y in fusions.items()}),
         TRAINED: (PLAIN, 1, {x: (*_fusion("none"), *y) for x, y in TRAININGS.items()}),
+        RATED: (
+            *(PLAIN, 1),
+            {
+                f"{fusion}, {label}": (*_fusion(fusion), *DEEP, rate)
+                for label, rate in RATES.items()
+                for fusion in ("none", "gate")
+            },
+        ),
         DEEP_WEIGHED: (
             *(PLAIN, extent.other_seeds),
             {label: (*DEEP, *fields) for label, fields in deep_weighed.items()},

@@ -13,6 +13,7 @@ from benchmarks.study.grid import (
     DEVIATED,
     FUSED,
     LAYERED,
+    RATED,
     RIVALLED,
     STARTS,
     TRAINED,
@@ -94,6 +95,7 @@ _TITLES = {
     LAYERED: "Gate in some decoder layers",
     DEEPENED: "Six encoder and six decoder layers",
     TRAINED: "Six layers without alignment, by training",
+    RATED: "Six layers by learning rate",
     DEEP_WEIGHED: "Six layers with the gate, by the penalty λ",
     CONTROLLED: "Masks and random masks",
     DEVIATED: "Planted companions",
@@ -123,7 +125,11 @@ def all_tables(results: Results) -> str:
             table(results, DEEPENED, CROSS_ENTROPY)
             for table in (_general, _gains, _erasure, _layers)
         ),
-        *(table(results, TRAINED, CROSS_ENTROPY) for table in (_general, _erasure, _layers)),
+        *(
+            table(results, part, CROSS_ENTROPY)
+            for part in (TRAINED, RATED)
+            for table in (_general, _erasure, _layers)
+        ),
         _general(results, DEEP_WEIGHED, CROSS_ENTROPY),
         _general(results, CONTROLLED, CROSS_ENTROPY),
     )

@@ -13,6 +13,7 @@ from benchmarks.study.grid import (
     CLAIMED,
     DEEP_PHOTOGRAPHED,
     DEEP_WEIGHTS,
+    RATES,
     STUDIED,
     TRAININGS,
     Extent,
@@ -192,8 +193,10 @@ def test_a_captioner_of_several_parts_is_trained_once(tmp_path):
     assert others
     assert {job.config.scst.epochs for job in others} == {0}
     starts = {job.world.name: job.config for job in to_run if job.trials[0].part == "starts"}
-    deep = [job for job in to_run if job.trials[0].part in ("depth", "trainings", "depth penalty")]
-    labels = [*shared, *TRAININGS, *map(str, DEEP_WEIGHTS)]
+    parts = ("depth", "trainings", "learning rates", "depth penalty")
+    deep = [job for job in to_run if job.trials[0].part in parts]
+    rated = [f"{fusion}, {rate}" for rate in RATES for fusion in ("none", "gate")]
+    labels = [*shared, *TRAININGS, *rated, *map(str, DEEP_WEIGHTS)]
     assert [job.trials[0].label for job in deep] == labels
     # trained from the beginning
     assert {
