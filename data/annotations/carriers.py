@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from a2cap.data.annotations.image_rows import ImageRow
 from a2cap.data.annotations.json_items import BadItem, key_member, member, text_member
 from a2cap.data.annotations.members import Members, number_of
 from a2cap.data.annotations.record import (
@@ -19,7 +20,6 @@ from a2cap.data.annotations.record import (
     IMAGE_FIELDS,
     REFERENCE_FIELDS,
     Fields,
-    RawImage,
     Reading,
     Record,
     captions_of,
@@ -132,7 +132,7 @@ def karpathy(document: Members, reading: Reading) -> Iterator[Record]:
     return ((position, item) for _, position, item in document.listed("images"))
 
 
-def coco(document: Members, reading: Reading) -> Iterator[RawImage]:
+def coco(document: Members, reading: Reading) -> Iterator[ImageRow]:
     """Yield the images of COCO with their captions in the order of ids, as `COCO` has them."""
     rows = StoredRows[tuple[Any, ...]](lambda *row: row)
     owners = array("q")
@@ -167,7 +167,7 @@ def coco(document: Members, reading: Reading) -> Iterator[RawImage]:
             reading.skip(f"annotations[{place}]", "rejected: it says only that the image is bad")
 
 
-def _image_of_coco(rows: Sequence[tuple[Any, ...]], reading: Reading) -> Iterator[RawImage]:
+def _image_of_coco(rows: Sequence[tuple[Any, ...]], reading: Reading) -> Iterator[ImageRow]:
     """Yield the image of an id, unless it is of several files or VizWiz rejects all captions.
 
     rows: position, file and id of its entries; place, id and text of its captions, and True for one
@@ -187,7 +187,7 @@ def _image_of_coco(rows: Sequence[tuple[Any, ...]], reading: Reading) -> Iterato
         usable.sort(key=lambda row: row[1] if isinstance(row[1], int) else row[0])
         texts = [text for _, _, text, _ in usable]
         position, file, _ = entries[0]
-        yield RawImage(position, file, None, texts, number, number, order)
+        yield ImageRow(position, file, None, texts, number, number, order)
 
 
 def _file_of_entry(item: Mapping[str, object]) -> str:
@@ -203,7 +203,7 @@ def lists(document: Members, reading: Reading) -> Iterator[Record]:
             yield f"{key}[{place}]", {"split": key, **values} if has_split else values
 
 
-def textcaps(document: Members, reading: Reading) -> Iterator[RawImage]:
+def textcaps(document: Members, reading: Reading) -> Iterator[ImageRow]:
     """Yield the entries of TextCaps, whose images are named by id."""
     fields = Fields(captions=["caption_str"], split=["set_name"])
     for _, position, item in document.listed("data"):
@@ -233,11 +233,11 @@ def listed_records(items: Iterable[object], reading: Reading) -> Iterator[Record
     return ((f"entry {number}", item) for number, item in enumerate(items, start=1))
 
 
-def in_order(items: Iterable[object], reading: Reading, what: str = "item") -> Iterator[RawImage]:
+def in_order(items: Iterable[object], reading: Reading, what: str = "item") -> Iterator[ImageRow]:
     """Yield captions, or lists of them, that are in the order of other files."""
     for number, item in enumerate(items, start=1):
         with reading.skipping(f"{what} {number}") as position:
-            yield RawImage(position, "", None, captions_of({"captions": item}, ["captions"]))
+            yield ImageRow(position, "", None, captions_of({"captions": item}, ["captions"]))
 
 
 def first_of(value: object) -> Mapping[str, object]:

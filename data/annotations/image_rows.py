@@ -4,9 +4,9 @@ from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from a2cap.data.annotations.caption import AnnotatedCaption, CheckedCaption
+from a2cap.data.annotations.caption import AnnotatedCaption
 from a2cap.data.annotations.stored_rows import LazySequence, StoredRows
 from a2cap.data.identities import Key
 
@@ -31,18 +31,22 @@ class AnnotatedImage:
 class ImageRow(NamedTuple):
     """What one record, or all of its records, have of an image.
 
-    split: its usual name, the reason if it is unknown. key: the image as the record names it.
-    order: place of the first caption in a file that lists captions apart from images.
+    Of a record, only the type of `file` is checked: "" for captions that are listed without images.
+    split: as the record names it, None if it does not; later its usual name, or the reason if it is
+    unknown. captions: each a text, or a mapping of raw and tokens; later a CheckedCaption. own_id:
+    id that the file gives the image beside its name, None if it gives none. key: the image as the
+    record names it. order: place of its first caption in a file that lists captions apart from
+    images.
     """
 
-    image_id: str
-    file: str
     position: str
-    split: str | None
-    own_id: Key | None
-    key: Key
-    order: int
-    captions: list[CheckedCaption]
+    file: str
+    split: Any
+    captions: Sequence[Any]
+    own_id: Key | None = None
+    key: Key = ""
+    order: int = 0
+    image_id: str = ""
 
 
 class StoredImages(LazySequence[AnnotatedImage]):

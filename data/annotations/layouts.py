@@ -11,12 +11,12 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from a2cap.data.annotations import carriers
+from a2cap.data.annotations.image_rows import ImageRow
 from a2cap.data.annotations.json_items import BadItem, keys_of
 from a2cap.data.annotations.members import Members
 from a2cap.data.annotations.record import (
     NAME_CAPTION,
     Fields,
-    RawImage,
     Reading,
     Record,
     captions_of,
@@ -57,7 +57,7 @@ class Layout:
 
     name: str
     kind: str
-    records: Callable[[Any, Reading], Iterable[Record | RawImage]]
+    records: Callable[[Any, Reading], Iterable[Record | ImageRow]]
 
     @property
     def has_rows(self) -> bool:
@@ -70,7 +70,7 @@ class RawAnnotations:
     """Images of annotations before they are checked; dataset: name in the file, "" if none."""
 
     layout: Layout
-    images: Iterator[RawImage]
+    images: Iterator[ImageRow]
     dataset: str = ""
 
 
@@ -164,9 +164,9 @@ def _described(content: object) -> str:
     return f"is a JSON list of {content!r:.60}"
 
 
-def _images(records: Iterable[Record | RawImage], reading: Reading) -> Iterator[RawImage]:
+def _images(records: Iterable[Record | ImageRow], reading: Reading) -> Iterator[ImageRow]:
     for record in records:
-        if isinstance(record, RawImage):
+        if isinstance(record, ImageRow):
             yield record
             continue
         with reading.skipping(record[0]):
@@ -180,7 +180,7 @@ def _dataset_of(document: Mapping[str, object]) -> str:
     return name if isinstance(name, str) else ""
 
 
-def _texts_beside(folder: Path, reading: Reading) -> Iterator[RawImage]:
+def _texts_beside(folder: Path, reading: Reading) -> Iterator[ImageRow]:
     """Yield each image below a folder with the lines of the text file beside it as captions."""
     for image in list_images(folder):
         with reading.skipping(image.as_posix()) as position:
@@ -188,14 +188,14 @@ def _texts_beside(folder: Path, reading: Reading) -> Iterator[RawImage]:
             if not text.is_file():
                 raise BadItem(f"no {text.name!r} beside the image")
             captions = captions_of({"captions": _lines(read_text(text))}, ["captions"])
-            yield RawImage(position, position, None, captions)
+            yield ImageRow(position, position, None, captions)
 
 
 def _lines(text: str) -> list[str]:
     return [line for line in text.splitlines() if line.strip()]
 
 
-def _imagefolder(folder: Path, reading: Reading) -> Iterator[RawImage]:
+def _imagefolder(folder: Path, reading: Reading) -> Iterator[ImageRow]:
     """Yield the images of an imagefolder, whose metadata name files of their own folder."""
     files = metadata_files(folder)
     places = [file.relative_to(folder).as_posix() for file in files]
@@ -207,10 +207,11 @@ def _imagefolder(folder: Path, reading: Reading) -> Iterator[RawImage]:
         for image in read_raw(file, replace(reading, skip=skip_here)).images:
             own = split if image.split is None else image.split
             named = str(PurePosixPath(place).parent / image.file)
-            yield replace(image, file=named, split=own, position=f"{place}, {image.position}")
+            position = f"{place}, {image.position}"
+            yield image._replace(file=named, split=own, position=position)
 
 
-def _source(path: Path, reading: Reading) -> Iterator[RawImage]:
+def _source(path: Path, reading: Reading) -> Iterator[ImageRow]:
     for container in open_source(str(path)).containers:
         if isinstance(container, Tar):
             yield from _tar_images(container, reading)
@@ -223,7 +224,7 @@ def _source(path: Path, reading: Reading) -> Iterator[RawImage]:
             )
 
 
-def _tar_images(tar: Tar, reading: Reading) -> Iterator[RawImage]:
+def _tar_images(tar: Tar, reading: Reading) -> Iterator[ImageRow]:
     """Yield the images of a tar with the captions in KEY.json, else the lines of KEY.txt."""
     images: dict[str, str] = {}
     texts: dict[str, bytes | InputError] = {}
@@ -246,7 +247,7 @@ def _tar_images(tar: Tar, reading: Reading) -> Iterator[RawImage]:
             yield raw_image((position, values), reading.fields, file)
 
 
-def _table_images(table: Table, reading: Reading) -> Iterator[RawImage]:
+def _table_images(table: Table, reading: Reading) -> Iterator[ImageRow]:
     """Yield the rows of a table; raise InputError if it has no column of captions."""
     fields = reading.fields
     captions = table.first_of(fields.captions) or sorted(filter(is_numbered, table.columns))

@@ -17,7 +17,7 @@ from a2cap.data.annotations.caption import CheckedCaption, checked_caption
 from a2cap.data.annotations.image_rows import AnnotatedImage, ImageRow, StoredImages
 from a2cap.data.annotations.json_items import BadItem
 from a2cap.data.annotations.layouts import GIVE_LAYOUT, LAYOUTS, Layout, read_raw
-from a2cap.data.annotations.record import Fields, RawImage, Reading, fields_of
+from a2cap.data.annotations.record import Fields, Reading, fields_of
 from a2cap.data.annotations.split_list import SPLITS, choose_splits, split_of
 from a2cap.data.annotations.stored_rows import StoredRows
 from a2cap.data.data_config import USUAL_NAMES, FieldNames
@@ -93,7 +93,7 @@ def read_all(path: Path, fields: Fields) -> Annotations:
 
 
 def read_identified(
-    path: Path, fields: Fields, identify: Callable[[RawImage], str]
+    path: Path, fields: Fields, identify: Callable[[ImageRow], str]
 ) -> StoredImages:
     """Read the images of captions to score, also those without a caption.
 
@@ -113,7 +113,7 @@ class _Collected:
     name: str
     rule: IdRule
     is_scored: bool
-    identify: Callable[[RawImage], str] | None = None
+    identify: Callable[[ImageRow], str] | None = None
     layout: Layout = LAYOUTS[0]
     rows: StoredRows[ImageRow] = field(default_factory=partial(StoredRows, ImageRow))
     images: StoredRows[ImageRow] = field(default_factory=partial(StoredRows, ImageRow))
@@ -132,7 +132,7 @@ class _Collected:
         path: Path,
         fields: Fields,
         rule: IdRule,
-        identify: Callable[[RawImage], str] | None = None,
+        identify: Callable[[ImageRow], str] | None = None,
     ) -> "_Collected":
         """Return the images of a file; without those in no split if it names splits."""
         images = cls(repr(str(path)), rule, fields.is_scored, identify)
@@ -151,7 +151,7 @@ class _Collected:
         if self.layout.has_rows and not self.has_captions and len(self.skipped) == _MOST_SKIPPED:
             self.annotations()
 
-    def add(self, item: RawImage) -> None:
+    def add(self, item: ImageRow) -> None:
         identity, split = item.position, None
         if self.identify is not None:
             identity = self.identify(item)
@@ -170,8 +170,8 @@ class _Collected:
         captions = [*self._usable_captions(identity, item)]
         self.has_captions |= bool(captions)
         self.has_own_ids |= item.own_id is not None
-        row = (identity, item.file, item.position, split, item.own_id, item.key, item.order)
-        self.rows.append((*row, captions), identity)
+        row = item._replace(image_id=identity, split=split, captions=captions)
+        self.rows.append(row, identity)
 
     def group(self) -> None:
         """Make images of the rows, without a split for those that are left out."""
@@ -187,7 +187,7 @@ class _Collected:
             elif split not in ("", *SPLITS):
                 self.skip(first.image_id, split or "no split")
                 split = None
-            self.images.append((*first[:-1], captions), first.image_id)
+            self.images.append(first._replace(captions=captions), first.image_id)
             self.splits.append(split and intern(split))
         self.rows = StoredRows(ImageRow)
 
@@ -259,7 +259,7 @@ class _Collected:
             )
         return Annotations(images, self.skipped, self.dataset, self.layout.name, self.rule)
 
-    def _usable_captions(self, identity: str, item: RawImage) -> Iterator[CheckedCaption]:
+    def _usable_captions(self, identity: str, item: ImageRow) -> Iterator[CheckedCaption]:
         # records of one image follow each other, and their captions are counted together
         begin = self.last[1] if self.last[0] == identity else 0
         count = 0

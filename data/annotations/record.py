@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, TypeGuard, TypeVar
 
+from a2cap.data.annotations.image_rows import ImageRow
 from a2cap.data.annotations.json_items import BadItem, keys_of
 from a2cap.data.captions.unicode_words import unicode_words
 from a2cap.data.data_config import FieldNames
@@ -90,26 +91,7 @@ class Reading:
             self.skip(position, str(error))
 
 
-@dataclass(frozen=True, slots=True)
-class RawImage:
-    """One image of a file, or one of its records; only the type of `file` is checked.
-
-    file: "" for captions that are listed without images. split: None if the record does not name
-    one. captions: each a text, or a mapping of raw and tokens. own_id: id that the file gives the
-    image beside its name, None if it gives none. key: the image as the record names it.
-    order: place of its first caption in a file that lists captions apart from images.
-    """
-
-    position: str
-    file: str
-    split: object
-    captions: Sequence[object]
-    own_id: Key | None = None
-    key: Key = ""
-    order: int = 0
-
-
-def raw_image(record: Record, fields: Fields, file: str | None = None) -> RawImage:
+def raw_image(record: Record, fields: Fields, file: str | None = None) -> ImageRow:
     """Return the image of a record; BadItem if the record names none, or has no captions.
 
     file: of the image, if not the record names it.
@@ -123,7 +105,7 @@ def raw_image(record: Record, fields: Fields, file: str | None = None) -> RawIma
         own_id = None
     names = [[name] for name in fields.captions] if fields.has_all else [fields.captions]
     captions = [c for each in names for c in captions_of(values, each, fields.turn)]
-    return RawImage(position, name, first_value(values, fields.split), captions, own_id, key)
+    return ImageRow(position, name, first_value(values, fields.split), captions, own_id, key)
 
 
 def captions_of(

@@ -17,7 +17,6 @@ from a2cap.data.annotations.record import (
     CAPTION_FIELDS,
     PREDICTION_FIELDS,
     Fields,
-    RawImage,
 )
 from a2cap.data.annotations.stored_rows import StoredRows
 from a2cap.data.annotations.summary import doubtful_captions
@@ -140,7 +139,7 @@ class _Links:
         self.readers = read(), read(prefer="annotation")
         self.count, self.unnamed, self.first_unnamed = 0, 0, ""
 
-    def id_of(self, image: RawImage) -> str:
+    def id_of(self, image: ImageRow) -> str:
         """Return the id of an image, its number if the record names none."""
         self.count += 1
         if not image.file:
@@ -171,7 +170,7 @@ def _in_order(images: StoredImages, references: References | None, name: str) ->
     return StoredImages(rows, [""] * len(rows))
 
 
-def _by_file(image: RawImage, references: References) -> str | None:
+def _by_file(image: ImageRow, references: References) -> str | None:
     """Return the id of the image whose file a record states, None for one without references.
 
     The file counts before the id: `image_id` is by COCO's definition an id of the annotations,
@@ -185,7 +184,7 @@ def _by_file(image: RawImage, references: References) -> str | None:
     return next((identity for identity in ends if identity in references.texts), None)
 
 
-def _states_file(image: RawImage | ImageRow) -> bool:
+def _states_file(image: ImageRow) -> bool:
     """Return True for a record that has an id and the name of a file, not one for both."""
     return image.own_id is not None and normal_key(image.file) != normal_key(image.own_id)
 

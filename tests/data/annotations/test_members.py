@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from a2cap.data.annotations.carriers import coco
+from a2cap.data.annotations.image_rows import ImageRow
 from a2cap.data.annotations.members import Members
-from a2cap.data.annotations.record import Fields, RawImage, Reading
+from a2cap.data.annotations.record import Fields, Reading
 from a2cap.data.files.json_file import JsonObject, parse_json
 from tests.data.messages import message_of
 
@@ -125,7 +126,7 @@ def plain_coco(images, annotations):
         elif texts or number not in captions:
             order = min((index for _, index, _ in texts), default=0)
             listed = [text for *_, text in texts]
-            read.append(RawImage(*named[0], None, listed, number, number, order))
+            read.append(ImageRow(*named[0], None, listed, number, number, order))
     return read, skipped if read else skipped + rejected
 
 
