@@ -30,7 +30,7 @@ from a2cap.pipeline.evaluation.references import (
     reference_fields,
     require_same_images,
 )
-from a2cap.pipeline.evaluation.results import caption_fields, read_captions
+from a2cap.pipeline.evaluation.results import read_captions
 from a2cap.pipeline.metrics.all_metrics import score
 from a2cap.pipeline.metrics.caption_statistics import caption_statistics
 from a2cap.pipeline.metrics.cider import Idf
@@ -86,7 +86,7 @@ class ScoredFiles:
         path = self.references or self.captions
         fields = reference_fields(self.reference_columns, beside_captions=self.references is None)
         references = read_references(path, fields)
-        results = read_captions(self.captions, references, caption_fields(self.caption_column))
+        results = read_captions(self.captions, references, self.caption_column)
         tokenizer = self.tokenizer or references.tokenizer()
         missing = require_same_images(results.keys, references, allow_missing=self.allow_missing)
         captions, raw = results.captions, references.texts
