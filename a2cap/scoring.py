@@ -102,7 +102,7 @@ def _mapped(values: object, what: str) -> dict[Any, Any] | list[Any]:
     texts: dict[Any, Any] = {}
     for number, item in enumerate(items):
         try:
-            image = raw_image((f"item {number}", item), Fields())
+            image = raw_image(f"item {number}", item, Fields())
         except BadItem as error:
             raise InputError(f"item {number} of {what}: {error}; fix or remove it") from error
         texts.setdefault(image.key, []).extend(image.captions)

@@ -1,58 +1,44 @@
-"""Carriers of records that are one text: JSON, CSV and TSV, token files of Flickr, lines."""
+"""Carriers of records: JSON, CSV and TSV, token files of Flickr, lines, tars and tables."""
 
 import csv
 import re
-from array import array
-from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from itertools import groupby, islice
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, groupby, islice, takewhile
 from operator import itemgetter
-from typing import Any
-
-import numpy as np
+from pathlib import Path, PurePosixPath
 
 from a2cap.data.annotations.image_rows import ImageRow
 from a2cap.data.annotations.json_items import BadItem, key_member, member, text_member
-from a2cap.data.annotations.members import Members, number_of
+from a2cap.data.annotations.members import Members
 from a2cap.data.annotations.record import (
     CAPTION_FIELDS,
     IMAGE_FIELDS,
+    NAME_CAPTION,
     REFERENCE_FIELDS,
     Fields,
+    ListedItem,
     Reading,
-    Record,
     captions_of,
     file_of,
     first_value,
+    has_captions,
     is_numbered,
     raw_image,
 )
 from a2cap.data.annotations.split_list import split_of
 from a2cap.data.annotations.stored_rows import StoredRows
-from a2cap.data.files.json_file import parse_json
+from a2cap.data.errors import InputError
+from a2cap.data.files.json_file import decode_text, parse_json, read_text
 from a2cap.data.identities import Key
 from a2cap.data.image_ids import IMAGE_SUFFIXES
+from a2cap.data.sources.open_source import open_source
+from a2cap.data.sources.parquet import Table
+from a2cap.data.sources.tar import Tar, is_image
 
-_TOKEN_LINE = re.compile(r"([^\t]+)#[0-9]+\t(.*)")
+TOKEN_LINE = re.compile(r"(?P<image>[^\t]+)#[0-9]+\t(?P<caption>.*)")
+_OPEN = "a quotation mark that does not close"
 _MOST_LINES = 100
 """Lines of a cell in quotation marks; more are a mark that does not close."""
-
-
-def is_token_line(line: str) -> bool:
-    """Return True for `image.jpg#0<tab>caption`."""
-    return _TOKEN_LINE.fullmatch(line) is not None
-
-
-def token_records(lines: Iterable[str], reading: Reading) -> Iterator[Record]:
-    """Yield the lines of a token file."""
-    for number, line in enumerate(lines, start=1):
-        with reading.skipping(f"line {number}") as position:
-            if line.strip():
-                match = _TOKEN_LINE.fullmatch(line)
-                if match is None:
-                    raise BadItem(f"not 'image.jpg#0<tab>caption': {line[:40]!r}")
-                yield position, {"image": match[1], "caption": match[2]}
 
 
 def header_of(line: str, fields: Fields) -> tuple[str, list[str]] | None:
@@ -72,36 +58,47 @@ def header_of(line: str, fields: Fields) -> tuple[str, list[str]] | None:
     return None
 
 
-def csv_records(lines: Iterable[str], reading: Reading) -> Iterator[Record]:
+def csv_rows(lines: Iterable[ListedItem], reading: Reading) -> Iterator[ListedItem]:
     """Yield the rows below the header. A cell in quotation marks may have line breaks (RFC 4180).
 
     A quotation mark that opens and does not close costs its own line, not the lines below.
     """
     rest = iter(lines)
-    delimiter, columns = header_of(next(rest, ""), reading.fields) or (",", [])
-    number, window = 2, [*islice(rest, _MOST_LINES)]
+    delimiter, columns = header_of(next(rest)[1], reading.fields) or (",", [])
+    window = [*islice(rest, _MOST_LINES)]
     while window:
-        count = _lines_of_row(window, delimiter, columns)
-        with reading.skipping(f"line {number}") as position:
-            if window[0].strip():
-                yield position, _cells("\n".join(window[:count]), delimiter, columns)
-        number += count
+        count, (position, line) = 1, window[0]
+        with reading.skipping(position):
+            if line.strip():
+                row, count = _row((line for _, line in window), delimiter, columns)
+                yield position, row
         window = [*window[count:], *islice(rest, count)]
 
 
-def _lines_of_row(lines: Sequence[str], delimiter: str, columns: Sequence[str]) -> int:
-    """Return the number of lines of the row that begins with the first."""
-    quotes = lines[0].count('"')
-    for count, line in enumerate(lines[1:], start=2):
-        # in Flickr30k's file a mark may open a caption and not close; a row is inside no cell
-        if quotes % 2 == 0 or delimiter == "|" or _begins_a_row(line, delimiter, columns):
-            break
-        quotes += line.count('"')
-        if quotes % 2 == 0:
-            with suppress(BadItem):
-                _cells("\n".join(lines[:count]), delimiter, columns)
-                return count
-    return 1
+def _row(
+    lines: Iterator[str], delimiter: str, columns: Sequence[str]
+) -> tuple[dict[str, str], int]:
+    """Return the cells of the row that begins with the first line, and the number of its lines."""
+    text, count = next(lines), len(columns)
+    is_open = text.count('"') % 2 == 1
+    if is_open and delimiter == "|":
+        # in Flickr30k's file a mark may open a caption and not close
+        text = text.replace('"', "")
+    # a row is inside no cell
+    others = takewhile(lambda line: not _begins_a_row(line, delimiter, columns), lines)
+    rows = (f"{line}\n" for line in chain([text], others if is_open else ()))
+    reader = csv.reader(rows, delimiter=delimiter, skipinitialspace=True, strict=True)
+    try:
+        cells = next(reader)
+    except csv.Error as error:  # a carriage return outside of quotes, a field above 128 KiB
+        reason = f"not CSV: {str(error).partition(' - ')[0]}"
+        raise BadItem(_OPEN if is_open else reason) from error
+    if len(cells) > count and '"' not in text and columns[-1] in CAPTION_FIELDS:
+        cells = text.split(delimiter, count - 1)  # a caption with commas, not quoted
+    if len(cells) < count or any(map(str.strip, cells[count:])):
+        reason = f"{len(cells)} columns, {count} expected"
+        raise BadItem(reason if reader.line_num == 1 else _OPEN)
+    return dict(zip(columns, map(str.strip, cells), strict=False)), reader.line_num
 
 
 def _begins_a_row(line: str, delimiter: str, columns: Sequence[str]) -> bool:
@@ -110,92 +107,69 @@ def _begins_a_row(line: str, delimiter: str, columns: Sequence[str]) -> bool:
     return any(image.endswith(tuple(IMAGE_SUFFIXES)) for image in images)
 
 
-def _cells(row: str, delimiter: str, columns: Sequence[str]) -> dict[str, str]:
-    count = len(columns)
-    # in Flickr30k's file a mark may open a caption and not close
-    text = row.replace('"', "") if delimiter == "|" and row.count('"') % 2 else row
-    try:
-        cells = next(csv.reader([text], delimiter=delimiter, skipinitialspace=True, strict=True))
-    except csv.Error as error:  # a carriage return outside of quotes, a field above 128 KiB
-        if row.count('"') % 2:
-            raise BadItem("a quotation mark that does not close") from error
-        raise BadItem(f"not CSV: {str(error).partition(' - ')[0]}") from error
-    if len(cells) > count and '"' not in text and columns[-1] in CAPTION_FIELDS:
-        cells = text.split(delimiter, count - 1)  # a caption with commas, not quoted
-    if len(cells) < count or any(map(str.strip, cells[count:])):
-        raise BadItem(f"{len(cells)} columns, {count} expected")
-    return dict(zip(columns, map(str.strip, cells), strict=False))
-
-
-def karpathy(document: Members, reading: Reading) -> Iterator[Record]:
-    """Yield the images of Karpathy's layout."""
-    return ((position, item) for _, position, item in document.listed("images"))
-
-
 def coco(document: Members, reading: Reading) -> Iterator[ImageRow]:
     """Yield the images of COCO with their captions in the order of ids, as `COCO` has them."""
-    rows = StoredRows[tuple[Any, ...]](lambda *row: row)
-    owners = array("q")
-    for _, position, item in document.listed("images"):
+    rows = StoredRows(ImageRow)
+    numbers, identities, rejected = set[Key](), set[Key](), list[str]()
+    for position, item in document.listed("images"):
         with reading.skipping(position):
-            number = key_member(item, "id")
-            rows.append((position, _file_of_entry(item), number), repr(number))
-            owners.append(number_of(number))
-    known, seen = array("q", np.sort(owners).tobytes()), set[Key]()
-    for place, position, item in document.listed("annotations"):
+            number, name = key_member(item, "id"), "file_name" if "file_name" in item else "id"
+            entry = ImageRow(position, file_of(item[name], name), None, [], number, number)
+            rows.append(entry, repr(number))
+            numbers.add(number)
+    for place, (position, item) in enumerate(document.listed("annotations")):
         with reading.skipping(position):
-            owner, caption = key_member(item, "image_id"), member(item, "caption")
-            at = bisect_left(known, number_of(owner))
-            if number_of(owner) not in known[at : at + 1]:
-                raise BadItem(f"caption of an unknown image: {owner!r:.40}")
-            rejected = bool(item.get("is_rejected") or item.get("is_precanned"))
-            if "id" in item and not rejected:
-                identity = key_member(item, "id")
+            number, texts = key_member(item, "image_id"), [member(item, "caption")]
+            if number not in numbers:
+                raise BadItem(f"caption of an unknown image: {number!r:.40}")
+            if item.get("is_rejected") or item.get("is_precanned"):
+                rejected.append(position)
+                texts = []
+            elif "id" in item:
                 # one caption twice would count as two references
-                if identity in seen:
-                    raise BadItem(f"duplicate id {identity!r}")
-                if number_of(identity) in document.repeated_ids:
-                    seen.add(identity)
-            rows.append((place, item.get("id"), caption, rejected), repr(owner))
-    has_images = False
+                if key_member(item, "id") in identities:
+                    raise BadItem(f"duplicate id {item['id']!r}")
+                identities.add(item["id"])
+            rows.append(
+                ImageRow(position, "", None, texts, item.get("id"), order=place), repr(number)
+            )
     for group in rows.groups():
-        for image in _image_of_coco(group, reading):
-            has_images = True
+        if image := _image_of_coco(group, reading):
+            rejected.clear()
             yield image
-    for place, *_, rejected in () if has_images else rows:  # why there is none
-        if rejected is True:
-            reading.skip(f"annotations[{place}]", "rejected: it says only that the image is bad")
+    for position in rejected:  # why there is no image
+        reading.skip(position, "rejected: it says only that the image is bad")
 
 
-def _image_of_coco(rows: Sequence[tuple[Any, ...]], reading: Reading) -> Iterator[ImageRow]:
-    """Yield the image of an id, unless it is of several files or VizWiz rejects all captions.
+def _image_of_coco(rows: Sequence[ImageRow], reading: Reading) -> ImageRow | None:
+    """Return the image of an id, None if it is of several files or VizWiz rejects all captions.
 
-    rows: position, file and id of its entries; place, id and text of its captions, and True for one
-    that says only that the image is bad.
+    rows: its entries, then its captions without files, of which rejected ones have no text.
     """
-    entries = [row for row in rows if isinstance(row[0], str)]
-    captions = [row for row in rows if not isinstance(row[0], str)]
-    usable = [row for row in captions if not row[3]]
-    number = entries[0][2]
-    if len({file for _, file, _ in entries}) > 1:  # nothing states whose the captions are
-        both = " and ".join(repr(file) for _, file, _ in entries[:2])
-        for position, *_ in entries:
-            reading.skip(position, f"duplicate id {number!r}, of {both}")
-    elif usable or not captions:
-        order = min((place for place, *_ in usable), default=0)
-        # the files of COCO are not in the order of ids
-        usable.sort(key=lambda row: row[1] if isinstance(row[1], int) else row[0])
-        texts = [text for _, _, text, _ in usable]
-        position, file, _ = entries[0]
-        yield ImageRow(position, file, None, texts, number, number, order)
+    entries = [row for row in rows if row.file]
+    captions = rows[len(entries) :]
+    if len({row.file for row in entries}) > 1:  # nothing states whose the captions are
+        both = " and ".join(repr(row.file) for row in entries[:2])
+        for row in entries:
+            reading.skip(row.position, f"duplicate id {row.key!r}, of {both}")
+        return None
+    usable = [row for row in captions if row.captions]
+    if captions and not usable:
+        return None
+    order = min((row.order for row in usable), default=0)
+    # the files of COCO are not in the order of ids
+    usable.sort(key=lambda row: row.own_id if isinstance(row.own_id, int) else row.order)
+    return entries[0]._replace(
+        captions=[text for row in usable for text in row.captions], order=order
+    )
 
 
-def _file_of_entry(item: Mapping[str, object]) -> str:
-    name = "file_name" if "file_name" in item else "id"
-    return file_of(item[name], name)
+def at(key: str) -> Callable[[Members, Reading], Iterable[ListedItem]]:
+    """Return the carrier of the list at a key."""
+    return lambda document, _: document.listed(key)
 
 
-def lists(document: Members, reading: Reading) -> Iterator[Record]:
+def lists(document: Members, reading: Reading) -> Iterator[ListedItem]:
     """Yield the records of lists by name; a name may be that of their split."""
     for key, place, values in document:
         if place is not None:
@@ -203,15 +177,7 @@ def lists(document: Members, reading: Reading) -> Iterator[Record]:
             yield f"{key}[{place}]", {"split": key, **values} if has_split else values
 
 
-def textcaps(document: Members, reading: Reading) -> Iterator[ImageRow]:
-    """Yield the entries of TextCaps, whose images are named by id."""
-    fields = Fields(captions=["caption_str"], split=["set_name"])
-    for _, position, item in document.listed("data"):
-        with reading.skipping(position):
-            yield raw_image((position, item), fields, f"{text_member(item, 'image_id')}.jpg")
-
-
-def dictionary(document: Members, reading: Reading) -> Iterator[Record]:
+def dictionary(document: Members, reading: Reading) -> Iterator[ListedItem]:
     """Yield the records of {image: captions}, or {image: record}."""
     for key, rows in groupby(document, key=itemgetter(0)):
         places, items = zip(*((place, item) for _, place, item in rows), strict=True)
@@ -220,24 +186,91 @@ def dictionary(document: Members, reading: Reading) -> Iterator[Record]:
         yield f"{key!r:.60}", {**values, reading.fields.image[0]: key}
 
 
-def json_lines(lines: Iterable[str], reading: Reading) -> Iterator[Record]:
-    """Yield the record of each line."""
-    for number, line in enumerate(lines, start=1):
-        with reading.skipping(f"line {number}") as position:
-            if line.strip():
-                yield position, parse_json(line, where=position)
+def filled(lines: Iterable[ListedItem], reading: Reading) -> Iterator[ListedItem]:
+    """Yield lines that are not blank."""
+    return (line for line in lines if line[1].strip())
 
 
-def listed_records(items: Iterable[object], reading: Reading) -> Iterator[Record]:
-    """Yield the items of a list."""
-    return ((f"entry {number}", item) for number, item in enumerate(items, start=1))
+def json_line(position: str, line: str, fields: Fields) -> ImageRow:
+    """Return the image of a line of JSON."""
+    return raw_image(position, parse_json(line, where=position), fields)
 
 
-def in_order(items: Iterable[object], reading: Reading, what: str = "item") -> Iterator[ImageRow]:
-    """Yield captions, or lists of them, that are in the order of other files."""
-    for number, item in enumerate(items, start=1):
-        with reading.skipping(f"{what} {number}") as position:
-            yield ImageRow(position, "", None, captions_of({"captions": item}, ["captions"]))
+def token_line(position: str, line: str, fields: Fields) -> ImageRow:
+    """Return the image of a line of a token file, `image.jpg#0<tab>caption`."""
+    match = TOKEN_LINE.fullmatch(line)
+    if match is None:
+        raise BadItem(f"not 'image.jpg#0<tab>caption': {line[:40]!r}")
+    return raw_image(position, match.groupdict(), fields)
+
+
+def textcaps_entry(position: str, entry: object, fields: Fields) -> ImageRow:
+    """Return the image of an entry of TextCaps, which is named by id."""
+    fields = Fields(captions=["caption_str"], split=["set_name"])
+    return raw_image(position, entry, fields, f"{text_member(entry, 'image_id')}.jpg")
+
+
+def in_order(position: str, captions: object, fields: Fields, file: str = "") -> ImageRow:
+    """Return the image of captions, or of one, by default one in the order of other files."""
+    return ImageRow(position, file, None, captions_of({"captions": captions}, ["captions"]))
+
+
+def text_beside(position: str, text: Path, fields: Fields) -> ImageRow:
+    """Return the image beside a text file, whose lines are its captions."""
+    if not text.is_file():
+        raise BadItem(f"no {text.name!r} beside the image")
+    return in_order(position, _lines(read_text(text)), fields, position)
+
+
+def _lines(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.strip()]
+
+
+def source(path: Path, reading: Reading) -> Iterator[ImageRow]:
+    """Yield the images of tars, Parquet or Arrow files."""
+    for container in open_source(str(path)).containers:
+        if isinstance(container, Tar):
+            yield from _tar_images(container, reading)
+        elif isinstance(container, Table):
+            yield from _table_images(container, reading)
+        else:
+            raise InputError(
+                f"{container.name!r} contains no captions; name tars, Parquet files, or a file of "
+                "captions on this machine"
+            )
+
+
+def _tar_images(tar: Tar, reading: Reading) -> Iterator[ImageRow]:
+    """Yield the images of a tar with the captions in KEY.json, else the lines of KEY.txt."""
+    members = dict(tar.members(lambda name: PurePosixPath(name).suffix in (".txt", ".json")))
+    images = {PurePosixPath(name).with_suffix(""): name for name in members if is_image(name)}
+    for key, file in images.items():
+        with reading.skipping(f"{file} in {tar.name}") as position:
+            record, lines = members.get(f"{key}.json") or b"{}", members.get(f"{key}.txt", b"")
+            if isinstance(record, InputError) or isinstance(lines, InputError):
+                raise InputError(f"captions of {str(key)!r} are too large; shorten them")
+            values = parse_json(decode_text(record, where=f"{key}.json"), where=f"{key}.json")
+            if not isinstance(values, dict):
+                raise BadItem(f"'{key}.json' is not a JSON object")
+            names = reading.fields.captions
+            if not has_captions(values, names) and (lines or not values):
+                values[names[0]] = _lines(decode_text(lines, where=f"{key}.txt"))
+            yield raw_image(position, values, reading.fields, file)
+
+
+def _table_images(table: Table, reading: Reading) -> Iterator[ImageRow]:
+    """Yield the rows of a table; raise InputError if it has no column of captions."""
+    fields = reading.fields
+    captions = table.first_of(fields.captions) or sorted(filter(is_numbered, table.columns))
+    if not captions:
+        raise InputError(
+            f"no column of captions in {table.name!r}, it has {', '.join(table.columns)}; "
+            f"{NAME_CAPTION}"
+        )
+    for row, values in table.rows([*table.naming, *captions, *table.first_of(fields.split)]):
+        with reading.skipping(f"row {row} in {table.name}") as position:
+            file = f"{table.identity(row, values)}.jpg"
+            yield raw_image(position, {"split": table.split, **values}, fields, file)
 
 
 def first_of(value: object) -> Mapping[str, object]:
@@ -251,8 +284,8 @@ def kind_of(document: Members, fields: Fields) -> str | None:
     firsts = document.firsts
     images, annotations = firsts.get("images"), document.listed("annotations")
     has_texts = any(isinstance(item, dict) and "caption" in item for *_, item in annotations)
-    records = (first_value(first_of(values), fields.image) for values in firsts.values())
-    has_records = any(first is not None for first in records)
+    records = map(first_of, firsts.values())
+    has_records = any(first_value(record, fields.image) is not None for record in records)
     kinds = {
         "karpathy": isinstance(images, list) and "annotations" not in firsts,
         "coco": isinstance(images, list) and (has_texts or firsts.get("annotations") == []),

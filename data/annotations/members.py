@@ -3,6 +3,7 @@
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import dropwhile, takewhile
 from typing import Any
 
 import numpy as np
@@ -17,45 +18,34 @@ class Members:
     """Members of an object in the order of its file: items of lists, and other values.
 
     firsts: the values of the first keys and of those that tell a form; of a list, its first item.
-    has_more: True if text follows the object. repeated_ids: numbers of the ids that several of its
-    `annotations` have.
+    has_more: True if text follows the object.
     """
 
     def __init__(self, opened: Callable[[], JsonObject]) -> None:
         """Read the object that is opened; raise InputError for a key twice, and invalid JSON."""
         self._opened, self.firsts = opened, dict[str, Any]()
-        keys, ids, json_object = array("q"), array("q"), opened()
+        keys, json_object = array("q"), opened()
         for key, place, value in json_object.members():
             if not place:
                 keys.append(hash(key))
                 # an object of more keys is one of images
                 if len(self.firsts) < _MOST_KEYS or key in _TELLING_KEYS:
                     self.firsts[key] = value if place is None else [value]
-            if key == "annotations" and isinstance(value, dict) and "id" in value:
-                ids.append(number_of(value["id"]))
         if repeated := _repeated(keys):
             names = Counter(key for key, place, _ in self if not place and hash(key) in repeated)
             raise json_object.repeated_key(names.most_common(1)[0][0])
-        self.has_more, self.repeated_ids = json_object.has_more, _repeated(ids)
+        self.has_more = json_object.has_more
 
     def __iter__(self) -> Iterator[tuple[str, int | None, Any]]:
         return self._opened().members()
 
-    def listed(self, key: str) -> Iterator[tuple[int, str, Any]]:
-        """Yield the items of the list under a key with their places and positions."""
+    def listed(self, key: str) -> Iterator[tuple[str, Any]]:
+        """Yield the items of the list under a key with their positions."""
         if key in self.firsts:
-            is_begun = False
-            for name, place, item in self:
-                if name == key and place is not None:
-                    is_begun = True
-                    yield place, f"{key}[{place}]", item
-                elif is_begun:
-                    break
-
-
-def number_of(key: object) -> int:
-    """Return a number for an id, which another id has once in 10^19 cases; 1 and "1" are two."""
-    return hash(repr(key))
+            members = dropwhile(lambda member: member[0] != key, self)
+            for _, place, item in takewhile(lambda member: member[0] == key, members):
+                if place is not None:
+                    yield f"{key}[{place}]", item
 
 
 def _repeated(numbers: "array[int]") -> set[int]:

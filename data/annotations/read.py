@@ -136,9 +136,8 @@ class _Collected:
     ) -> "_Collected":
         """Return the images of a file; without those in no split if it names splits."""
         images = cls(repr(str(path)), rule, fields.is_scored, identify)
-        raw = read_raw(path, Reading(fields, images.skip))
-        images.layout, images.dataset = raw.layout, raw.dataset
-        for image in raw.images:
+        images.layout, images.dataset, rows = read_raw(path, Reading(fields, images.skip))
+        for image in rows:
             images.add(image)
         images.group()
         return images

@@ -7,12 +7,12 @@ image with captions that are not checked yet.
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, TypeGuard
 
 from a2cap.data.annotations.image_rows import ImageRow
-from a2cap.data.annotations.json_items import BadItem, keys_of
+from a2cap.data.annotations.json_items import BadItem, keys_of, text_member
 from a2cap.data.captions.unicode_words import unicode_words
 from a2cap.data.data_config import FieldNames
 from a2cap.data.errors import InputError
@@ -34,18 +34,16 @@ CAPTION_FIELDS = (
 )
 SPLIT_FIELDS = ("split", "set", "set_name")
 _OWN_ID_FIELDS = ("image_id", "cocoid")
-_NUMBERED = re.compile(r"(?:caption|sentence|text|comment|reference|ref)_?[0-9]+")
+is_numbered = re.compile(r"(?:caption|sentence|text|comment|reference|ref)_?[0-9]+").fullmatch
+"""Match the name of a field such as caption_0, one of several with a caption each."""
 _ANSWERS = ("gpt", "assistant", "model", "bot")
 _LONGEST_NAME = 1000
 _PLAIN_FILE = re.compile(r"\w{1,200}\.(?:jpg|png)")
 _IMAGE_TOKEN = re.compile(r"</?(?:image|img|ImageHere)>")
 
 NAME_CAPTION = "name it as data.fields.caption, of a2 score as --caption-column"
-Value = TypeVar("Value")
-Skip = Callable[[str, str], None]
-"""Called with the position of a bad item, such as 'images[3]', and the reason."""
-Record = tuple[str, Any]
-"""Position of a record, such as 'line 3', and the record as its file has it."""
+ListedItem = tuple[str, Any]
+"""An item of a file, such as a record, after its position, such as 'images[3]'."""
 
 
 @dataclass(frozen=True)
@@ -67,20 +65,21 @@ class Fields:
 
 def fields_of(names: FieldNames) -> Fields:
     """Return the fields with those that a configuration names."""
-    return Fields(
-        [names.image] if names.image else IMAGE_FIELDS,
-        [names.caption] if names.caption else CAPTION_FIELDS,
-        [names.split] if names.split else SPLIT_FIELDS,
-        names.turn,
-    )
+    named = {"image": names.image, "captions": names.caption, "split": names.split}
+    fields: dict[str, Any] = {field: [name] for field, name in named.items() if name}
+    return replace(Fields(turn=names.turn), **fields)
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How the content of a form is read."""
+    """How the content of a form is read.
+
+    skip: called with the position of a bad item, and why; place: of the content in a folder.
+    """
 
     fields: Fields
-    skip: Skip
+    skip: Callable[[str, str], None]
+    place: str = ""
 
     @contextmanager
     def skipping(self, position: str) -> Iterator[str]:
@@ -88,15 +87,14 @@ class Reading:
         try:
             yield position
         except (BadItem, InputError) as error:
-            self.skip(position, str(error))
+            self.skip(f"{self.place}{position}", str(error))
 
 
-def raw_image(record: Record, fields: Fields, file: str | None = None) -> ImageRow:
+def raw_image(position: str, values: object, fields: Fields, file: str | None = None) -> ImageRow:
     """Return the image of a record; BadItem if the record names none, or has no captions.
 
     file: of the image, if not the record names it.
     """
-    position, values = record
     if not isinstance(values, Mapping):
         raise BadItem("not a JSON object")
     name, key = _file(values, fields) if file is None else (file, file)
@@ -112,7 +110,7 @@ def captions_of(
     values: Mapping[str, object], names: Sequence[str], turn: int = 1
 ) -> Sequence[object]:
     """Return the captions in the first of these fields that a record has, or in numbered ones."""
-    field = _first_field(values, names)
+    field = next((name for name in names if values.get(name) is not None), None)
     require_whole(values if field is None else values[field])
     if field is None:
         numbered = [name for name in values if is_numbered(name)]
@@ -132,7 +130,8 @@ def captions_of(
     if not isinstance(value, list):
         raise BadItem(f"{field!r} is neither a text nor a list of texts: {value!r:.40}")
     # a caption in tokens would be captions of one word; a Chinese one has no space, but words
-    if len(value) > 1 and _are(value, str) and all(map(_is_word, value)):
+    is_short = len(value) > 1 and _are(value, str) and max(map(len, value)) < 40
+    if is_short and all(len(unicode_words(text)) <= 1 for text in value):
         raise BadItem(
             f"{field!r} is a list of single words: {value!r:.40}; name it 'tokens' if it is a "
             "caption in tokens"
@@ -142,18 +141,12 @@ def captions_of(
 
 def has_captions(values: Mapping[str, object], names: Sequence[str]) -> bool:
     """Return True for a record with one of these fields, or with a numbered one."""
-    return _first_field(values, names) is not None or any(map(is_numbered, values))
+    return first_value(values, names) is not None or any(map(is_numbered, values))
 
 
 def first_value(values: Mapping[str, object], names: Sequence[str]) -> object:
     """Return the value of the first of these fields that a record has, else None."""
-    field = _first_field(values, names)
-    return None if field is None else values[field]
-
-
-def is_numbered(name: str) -> bool:
-    """Return True for a field such as caption_0, one of several with a caption each."""
-    return _NUMBERED.fullmatch(name) is not None
+    return next((values[name] for name in names if values.get(name) is not None), None)
 
 
 def file_of(value: object, field: str) -> str:
@@ -173,10 +166,6 @@ def file_of(value: object, field: str) -> str:
     return str(path) if path.suffix.lower() in ("", *IMAGE_SUFFIXES) else f"{path}.jpg"
 
 
-def _first_field(values: Mapping[str, object], names: Sequence[str]) -> str | None:
-    return next((name for name in names if values.get(name) is not None), None)
-
-
 def _file(values: Mapping[str, Any], fields: Fields) -> tuple[str, Key]:
     """Return the file of a record's image, and the image as the record names it."""
     field = next((name for name in fields.image if values.get(name) not in (None, "")), None)
@@ -189,12 +178,12 @@ def _file(values: Mapping[str, Any], fields: Fields) -> tuple[str, Key]:
         key = key[0]
     key = key.strip() if isinstance(key, str) else key
     file = file_of(key, field)
-    folder = values.get("filepath") if field == "filename" else None
-    if folder:
-        if not isinstance(folder, str):
-            raise BadItem("'filepath' is not a string")
+    if field != "filename":
+        return file, key
+    if values.get("filepath"):
+        folder = text_member(values, "filepath")
         file = folder if folder.endswith(f"/{file}") else f"{folder}/{file}"
-    return file, file if field == "filename" else key
+    return file, file
 
 
 def _no_field(what: str, values: Mapping[str, object]) -> str:
@@ -206,10 +195,11 @@ def _answer(messages: object, field: str, turn: int) -> str:
     """Return the text of the assistant's answer number `turn`."""
     if not _are(messages, dict):
         raise BadItem(f"{field!r} is not a list of messages")
-    roles = [
-        (first_value(m, ("from", "role")), first_value(m, ("value", "content"))) for m in messages
+    answers = [
+        first_value(message, ("value", "content"))
+        for message in messages
+        if first_value(message, ("from", "role")) in _ANSWERS
     ]
-    answers = [text for role, text in roles if role in _ANSWERS]
     if len(answers) < turn:
         raise BadItem(f"{field!r} has {len(answers)} answers of the assistant, not {turn}")
     text = answers[turn - 1]
@@ -220,9 +210,5 @@ def _answer(messages: object, field: str, turn: int) -> str:
     return _IMAGE_TOKEN.sub("", text).strip()
 
 
-def _is_word(text: str) -> bool:
-    return len(text) < 40 and len(unicode_words(text)) <= 1
-
-
-def _are(values: object, kind: type[Value]) -> TypeGuard[list[Value]]:
+def _are(values: object, kind: type) -> TypeGuard[list[Any]]:
     return isinstance(values, list) and bool(values) and all(isinstance(v, kind) for v in values)
