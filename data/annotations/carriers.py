@@ -28,7 +28,7 @@ from a2cap.data.annotations.record import (
 from a2cap.data.annotations.split_list import split_of
 from a2cap.data.annotations.stored_rows import StoredRows
 from a2cap.data.errors import InputError
-from a2cap.data.files.json_file import decode_text, parse_json, read_text
+from a2cap.data.files.json_file import decode_text, parse_json, read_text, require_whole
 from a2cap.data.identities import Key
 from a2cap.data.image_ids import IMAGE_SUFFIXES
 from a2cap.data.sources.open_source import open_source
@@ -113,12 +113,14 @@ def coco(document: Members, reading: Reading) -> Iterator[ImageRow]:
     numbers, identities, rejected = set[Key](), set[Key](), list[str]()
     for position, item in document.listed("images"):
         with reading.skipping(position):
+            require_whole(item)
             number, name = key_member(item, "id"), "file_name" if "file_name" in item else "id"
             entry = ImageRow(position, file_of(item[name], name), None, [], number, number)
             rows.append(entry, repr(number))
             numbers.add(number)
     for place, (position, item) in enumerate(document.listed("annotations")):
         with reading.skipping(position):
+            require_whole(item)
             number, texts = key_member(item, "image_id"), [member(item, "caption")]
             if number not in numbers:
                 raise BadItem(f"caption of an unknown image: {number!r:.40}")

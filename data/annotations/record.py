@@ -97,6 +97,7 @@ def raw_image(position: str, values: object, fields: Fields, file: str | None = 
     """
     if not isinstance(values, Mapping):
         raise BadItem("not a JSON object")
+    require_whole(values)
     name, key = _file(values, fields) if file is None else (file, file)
     own_id = first_value(values, _OWN_ID_FIELDS)
     if isinstance(own_id, bool) or not isinstance(own_id, int | str):
@@ -111,13 +112,12 @@ def captions_of(
 ) -> Sequence[object]:
     """Return the captions in the first of these fields that a record has, or in numbered ones."""
     field = next((name for name in names if values.get(name) is not None), None)
-    require_whole(values if field is None else values[field])
     if field is None:
         numbered = [name for name in values if is_numbered(name)]
         if not numbered:
             raise BadItem(_no_field("caption", values))
         return [values[name] for name in numbered if values[name] not in (None, "")]
-    value = values[field]
+    require_whole(value := values[field])
     if field in _CHATS:
         return [_answer(value, field, turn)]
     if field == "tokens":

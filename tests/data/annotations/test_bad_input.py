@@ -169,9 +169,12 @@ def test_lines_that_are_cut_cost_the_last_one(tmp_path):
         pytest.param({"captions": [{"raw": "a dog"}] * 30}, id="objects"),
         pytest.param({"tokens": [["a", "dog"]] * 30}, id="tokens"),
         pytest.param({f"caption_{n}": "a dog runs" for n in range(30)}, id="numbered"),
+        pytest.param(
+            {"caption": "a dog", **{f"f{n}": "a dog runs" for n in range(30)}}, id="other"
+        ),
     ],
 )
-def test_a_record_whose_captions_are_not_read_whole_is_skipped(tmp_path, monkeypatch, captions):
+def test_a_record_that_is_not_read_whole_is_skipped(tmp_path, monkeypatch, captions):
     monkeypatch.setattr(json_file, "_LARGEST", 300)
     monkeypatch.setattr(json_file, "_BLOCK", 16)
     rows = [*ROWS, {"image": "a.jpg", "split": "train", **captions}]
@@ -182,6 +185,21 @@ def test_a_record_whose_captions_are_not_read_whole_is_skipped(tmp_path, monkeyp
             "shorten it",
         )
     ]
+
+
+@pytest.mark.parametrize("key", ["images", "annotations"])
+def test_an_item_of_coco_that_is_not_read_whole_is_skipped(tmp_path, monkeypatch, key):
+    monkeypatch.setattr(json_file, "_LARGEST", 300)
+    monkeypatch.setattr(json_file, "_BLOCK", 16)
+    long = {"id": 2, "image_id": 1, "caption": "x", **{f"f{n}": LIST[:20] for n in range(30)}}
+    document: dict[str, list[object]] = {
+        "images": [{"id": 1, "file_name": "a.jpg"}],
+        "annotations": [{"id": 1, "image_id": 1, "caption": "a dog"}],
+    }
+    document[key].append(long)
+    [(position, reason)] = reasons(read_annotations(written(tmp_path, document)))
+    assert position == f"{key}[1]"
+    assert reason.startswith("more than 300 characters, of which only the first 20 captions or ")
 
 
 LINE = "a man in a {} coat and {} dogs sit on the {} grass beside a road"
