@@ -36,6 +36,10 @@ class LazySequence(Sequence[Item], Generic[Item]):
 
     __hash__ = None  # type: ignore[assignment]
 
+    def __reduce__(self) -> tuple[type, tuple[list[Item]]]:
+        """Pickle as a tuple of all items: what they are made of is in a file of this process."""
+        return tuple, ([*self],)
+
 
 class StoredRows(LazySequence[Item]):
     """Items in their order, each stored as a row of values that JSON has, by a key."""

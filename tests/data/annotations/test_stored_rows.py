@@ -1,6 +1,7 @@
 """Stored rows, against lists and dictionaries of Python."""
 
 import gc
+import pickle
 import sqlite3
 
 import pytest
@@ -32,6 +33,12 @@ def test_rows_come_back_in_order_by_place_by_key_and_in_groups_of_equal_keys(key
 def test_a_place_beyond_the_end_is_an_index_error():
     with pytest.raises(IndexError):
         StoredRows(tuple)[0]
+
+
+def test_rows_are_pickled_as_a_tuple_of_their_items():
+    rows = StoredRows(lambda *row: row)
+    rows.append((1, "a dog"))
+    assert pickle.loads(pickle.dumps(rows)) == ((1, "a dog"),)
 
 
 def test_a_full_disk_is_an_error_with_a_remedy():
