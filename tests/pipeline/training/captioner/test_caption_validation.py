@@ -48,7 +48,8 @@ def test_a_score_below_that_of_the_start_logs_a_warning(caplog):
     captioner = SimpleNamespace(config=SimpleNamespace(blind=False))
     named = (("scst", ScstConfig(epochs=1)), ("train", TrainConfig(epochs=1)))
     for section, config in named:
-        refined = SimpleNamespace(start=0.5, score="CIDEr", captioner=captioner, config=config)
+        names = {"selected_by": "CIDEr", "captioner": captioner, "config": config}
+        refined = SimpleNamespace(start=0.5, **names)
         for score in (0.5, 0.4):
             CaptionValidation.warn(refined, {"CIDEr": score})
         assert caplog.messages.pop() == (
@@ -71,7 +72,8 @@ def test_a_score_below_that_of_the_start_logs_a_warning(caplog):
     ],
 )
 def test_the_line_of_an_epoch_has_the_rewards_and_the_score_before(others, start, line):
-    task = SimpleNamespace(unit="tokens", validation=SimpleNamespace(score="CIDEr", start=start))
+    validation = SimpleNamespace(selected_by="CIDEr", start=start)
+    task = SimpleNamespace(unit="tokens", validation=validation)
     measured = {"loss": 1.0, **others, "CIDEr": 0.5, "tokens_per_second": 1234}
     assert loop._format_epoch(measured, task, better=True) == line
 
