@@ -33,10 +33,11 @@ class ImageRow(NamedTuple):
 
     Of a record, only the type of `file` is checked: "" for captions that are listed without images.
     split: as the record names it, None if it does not; later its usual name, or the reason if it is
-    unknown. captions: each a text, or a mapping of raw and tokens; later a CheckedCaption. own_id:
-    id that the file gives the image beside its name, None if it gives none. key: the image as the
-    record names it. order: place of its first caption in a file that lists captions apart from
-    images.
+    unknown.
+    captions: each a text, or a mapping of raw and tokens; later a CheckedCaption.
+    own_id: id that the file gives the image beside its name, None if it gives none.
+    key: the image as the record names it.
+    order: place of its first caption in a file that lists captions apart from images.
     """
 
     position: str

@@ -39,8 +39,10 @@ DICTIONARY = "a JSON object {image: captions}"
 class Layout:
     """A form of annotations.
 
-    kind: its short name. read: returns the image of an item at a position. items: those of its
-    content, or images that are complete. has_rows: True if an image may have several items.
+    kind: its short name.
+    read: returns the image of an item at a position.
+    items: those of its content, or images that are complete.
+    has_rows: True if an image may have several items.
     """
 
     name: str

@@ -62,9 +62,10 @@ def read_annotations(
 ) -> Annotations:
     """Read annotations in any of the layouts; the content determines which.
 
-    split_list: file with the split of each image; split: a random one, as for `random_splits`, by
-    default DEFAULT_SPLIT with a notice. numbers: what a bare number in the list names, as for
-    `Identities`. fields: names that are not the usual ones.
+    split_list: file with the split of each image.
+    split: a random one, as for `random_splits`, by default DEFAULT_SPLIT with a notice.
+    numbers: what a bare number in the list names, as for `Identities`.
+    fields: names that are not the usual ones.
     Raises InputError if the layout is unknown or no image is usable.
     """
     images = _Collected.read(path, fields_of(fields), rule)

@@ -116,7 +116,8 @@ class Standardisation(nn.Module):
 class EncoderDecoder(nn.Module):
     """A `Captioner` of any encoder and decoder, which the two losses of A2 can train.
 
-    encoder: from features, boxes and region mask to states (B, R, D). feature_width: F;
+    encoder: from features, boxes and region mask to states (B, R, D).
+    feature_width: F.
     vocabulary_size: V, special tokens included.
     """
 
