@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 
 from a2cap.data.annotations.image_rows import ImageRow
 from a2cap.data.annotations.json_items import BadItem, key_member, member, text_member
-from a2cap.data.annotations.members import Members
+from a2cap.data.annotations.members import Members, number_of
 from a2cap.data.annotations.record import (
     CAPTION_FIELDS,
     IMAGE_FIELDS,
@@ -131,7 +131,8 @@ def coco(document: Members, reading: Reading) -> Iterator[ImageRow]:
                 # one caption twice would count as two references
                 if key_member(item, "id") in identities:
                     raise BadItem(f"duplicate id {item['id']!r}")
-                identities.add(item["id"])
+                if number_of(item["id"]) in document.repeated_ids:
+                    identities.add(item["id"])
             rows.append(
                 ImageRow(position, "", None, texts, item.get("id"), order=place), repr(number)
             )

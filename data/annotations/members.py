@@ -18,23 +18,26 @@ class Members:
     """Members of an object in the order of its file: items of lists, and other values.
 
     firsts: the values of the first keys and of those that tell a form; of a list, its first item.
-    has_more: True if text follows the object.
+    has_more: True if text follows the object. repeated_ids: numbers of the ids that several of its
+    `annotations` have.
     """
 
     def __init__(self, opened: Callable[[], JsonObject]) -> None:
         """Read the object that is opened; raise InputError for a key twice, and invalid JSON."""
         self._opened, self.firsts = opened, dict[str, Any]()
-        keys, json_object = array("q"), opened()
+        keys, ids, json_object = array("q"), array("q"), opened()
         for key, place, value in json_object.members():
             if not place:
                 keys.append(hash(key))
                 # an object of more keys is one of images
                 if len(self.firsts) < _MOST_KEYS or key in _TELLING_KEYS:
                     self.firsts[key] = value if place is None else [value]
+            if key == "annotations" and isinstance(value, dict) and "id" in value:
+                ids.append(number_of(value["id"]))
         if repeated := _repeated(keys):
             names = Counter(key for key, place, _ in self if not place and hash(key) in repeated)
             raise json_object.repeated_key(names.most_common(1)[0][0])
-        self.has_more = json_object.has_more
+        self.has_more, self.repeated_ids = json_object.has_more, _repeated(ids)
 
     def __iter__(self) -> Iterator[tuple[str, int | None, Any]]:
         return self._opened().members()
@@ -46,6 +49,11 @@ class Members:
             for _, place, item in takewhile(lambda member: member[0] == key, members):
                 if place is not None:
                     yield f"{key}[{place}]", item
+
+
+def number_of(key: object) -> int:
+    """Return a number for an id, which another id has once in 10^19 cases; 1 and "1" are two."""
+    return hash(repr(key))
 
 
 def _repeated(numbers: "array[int]") -> set[int]:
