@@ -144,7 +144,7 @@ train: {seed: 1, epochs: 3, patience: 2, grouping: caption, batch_size: 4, accum
   schedule: constant, lr: 0.5, warmup: 10, betas: [0.8, 0.9], clip_norm: null, checkpoint_every: 10,
   validation_beam_size: 1, max_validation_images: 2, max_length: 10, ema: 0.9,
   select: loss, supervision: 1.0, label_smoothing: 0.1, scheduled_sampling: 0.5,
-  scheduled_sampling_epochs: 2, decay: 0.5,
+  scheduled_sampling_epochs: 2, decay: 0.5, frequency_bias: true,
   decay_every: 1, optim: modern, max_words: 5, optimiser: sgd, weight_decay: 0.1,
   shuffle_window: 4}
 scst: {epochs: 3, patience: 2, seed: 1, batch_size: 4, accumulate: 2, precision: bf16,

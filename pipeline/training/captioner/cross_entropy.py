@@ -86,6 +86,8 @@ def train_captioner(config: TrainConfig, model: ModelConfig, run: TrainingRun) -
     captioner = new_captioner(description)
     if captioner.standardisation is not None:
         captioner.standardisation.measure(data.sample_features())
+    if config.frequency_bias:
+        start_from_frequencies(captioner, data)
     captioner.to(device)
     # ranks on different machines may initialise differently
     ranks.broadcast_tensors(captioner.state_dict().values())
@@ -119,6 +121,18 @@ def train_captioner(config: TrainConfig, model: ModelConfig, run: TrainingRun) -
     best = run_training(task, run)
     if ranks.is_main:
         save_captioner(run.folder, best, description, data.vocabulary, features=features)
+
+
+def start_from_frequencies(captioner: EncoderDecoder, data: TrainingData) -> None:
+    """Set the output bias to the log-frequency of each token."""
+    bias = getattr(captioner.decoder.output, "bias", None)
+    if bias is None:
+        raise InputError(
+            "train.frequency_bias is true, but the output layer of "
+            f"model.kind={captioner.config.kind} has no bias; set train.frequency_bias=false"
+        )
+    counts = data.token_counts() + 1  # a token that no caption contains stays possible
+    bias.data.copy_((counts / counts.max()).log())
 
 
 def _warn_of_data(model: ModelConfig, data: TrainingData) -> None:

@@ -66,6 +66,9 @@ class TrainConfig(CaptionerTrainingConfig):
     """Trained captioner whose tensors training starts from (a directory of train-xe, train-scst or
     "a2 weights import", or a bundled one: photos, scenes). Words that it lacks and a new alignment
     start as usual."""
+    frequency_bias: bool = False
+    """Start the bias of the output layer at the log-frequency of each token in the training
+    captions, as NeuralTalk does (Karpathy and Fei-Fei 2015; docs/captioners.md has the effect)."""
     label_smoothing: Rate = 0.0
     """Share of each target that is spread over the vocabulary (Szegedy et al. 2016); what it adds
     to the caption loss is reported apart."""

@@ -39,11 +39,22 @@ class TrainingData:
     skipped: frozenset[str]  # ids that extraction left out
     validation: list[str]  # ids to validate on
 
+    @property
+    def training(self) -> list[str]:
+        """Ids to train on."""
+        return [name for name in self.captions.image_ids("train") if name not in self.skipped]
+
     def sample_features(self) -> Iterator[Tensor]:
         """Yield the features of up to 1,000 training images, spread over the split."""
-        names = [name for name in self.captions.image_ids("train") if name not in self.skipped]
-        for name in names[:: -(-len(names) // _SAMPLE)]:
+        for name in self.training[:: -(-len(self.training) // _SAMPLE)]:
             yield torch.from_numpy(self.store[name].features)
+
+    def token_counts(self) -> Tensor:
+        """Count each token to predict in the training captions, (V,)."""
+        tokens = torch.cat([torch.from_numpy(self.captions.captions(i)) for i in self.training])
+        counts = tokens.flatten().bincount(minlength=len(self.vocabulary))
+        counts[PAD] = 0
+        return counts
 
 
 def read_training_data(features: Path, captions: Path) -> TrainingData:
@@ -112,11 +123,8 @@ def unseen_attributes(model: ModelConfig, data: TrainingData) -> list[str]:
     """Return the attributes of a captioner that no training caption contains."""
     if not model.attribute_tokens:
         return []
-    seen: set[int] = set()
-    for image_id in data.captions.image_ids("train"):
-        if image_id not in data.skipped:
-            seen.update(data.captions.captions(image_id).flatten().tolist())
-    return [data.vocabulary.word(token) for token in model.attribute_tokens if token not in seen]
+    counts = data.token_counts()
+    return [data.vocabulary.word(token) for token in model.attribute_tokens if not counts[token]]
 
 
 def require_same_attributes(model: ModelConfig, old: Vocabulary, new: Vocabulary) -> None:

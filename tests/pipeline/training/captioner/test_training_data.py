@@ -1,6 +1,7 @@
 """Tests of the data of training: what is skipped, and what is rejected."""
 
 import shutil
+from collections import Counter
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -9,15 +10,17 @@ import h5py
 import numpy as np
 import pytest
 
-from a2cap.data.captions.vocabulary import Vocabulary
+from a2cap.data.captions.vocabulary import EOS, PAD, Vocabulary
 from a2cap.data.errors import InputError, StoreError
 from a2cap.data.files.sealed_folder import SkippedItem, read_manifest, write_manifest
 from a2cap.data.regions import Regions, cell_boxes
 from a2cap.model.captioners.attributes.lstm_a_config import LstmAConfig
 from a2cap.model.captioners.gcn_lstm_config import GcnLstmConfig
+from a2cap.model.captioners.kinds import make_captioner
 from a2cap.model.captioners.recurrent.up_down_config import UpDownConfig
 from a2cap.model.captioners.spatial_config import SpatialConfig
 from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
+from a2cap.pipeline.training.captioner.cross_entropy import start_from_frequencies
 from a2cap.pipeline.training.captioner.training_data import (
     read_training_data,
     require_kind_of_regions,
@@ -73,6 +76,32 @@ def test_attributes_that_no_training_caption_contains_are_named(train):
     data = replace(data, vocabulary=more)
     assert unseen_attributes(LstmAConfig(attributes=words), data) == []
     assert unseen_attributes(LstmAConfig(attributes=words + 1), data) == ["zebra"]
+
+
+def test_the_output_bias_starts_at_the_log_frequency_of_each_token(train):
+    data = read_training_data(train.features, train.captions)
+    captioner = make_captioner(
+        UpDownConfig(width=8, embedding=4, attention_width=4),
+        feature_width=data.store.feature_width,
+        vocabulary_size=len(data.vocabulary),
+    )
+    rows = [row for name in data.training for row in data.captions.captions(name).tolist()]
+    counts = Counter(token for row in rows for token in row[: row.index(EOS) + 1])
+    assert counts[EOS] == len(rows)
+    assert not counts[PAD]
+    start_from_frequencies(captioner, data)
+    total = counts.total() + len(data.vocabulary)
+    shares = captioner.decoder.output.bias.softmax(dim=0).tolist()
+    assert shares == pytest.approx([(counts[t] + 1) / total for t in range(len(shares))])
+
+
+def test_an_output_layer_without_a_bias_cannot_start_from_frequencies(train, tmp_path):
+    sizes = ("width=8", "heads=2", "feed_forward=8", "encoder_layers=1", "decoder_layers=1")
+    m2 = ("model=m2", *(f"model.{size}" for size in sizes))
+    assert message_of(train, tmp_path / "model", *m2, "train.frequency_bias=true") == (
+        "train.frequency_bias is true, but the output layer of model.kind=m2 has no bias; set "
+        "train.frequency_bias=false"
+    )
 
 
 class OneImage(dict[str, Regions]):
