@@ -93,6 +93,7 @@ class GraphConvolution(nn.Module):
         super().__init__()
         self.features = RegionFeatures(blind=config.blind)
         self.residual, self.graph = config.residual, config.graph
+        self.averages = config.neighbours == "mean"
         labels = config.relations if config.graph == "semantic" else RELATIONS
         self.itself = nn.Linear(feature_width, feature_width)
         self.to_object = nn.Linear(feature_width, feature_width, bias=False)
@@ -119,18 +120,19 @@ class GraphConvolution(nn.Module):
         outgoing = (outer[:, None] + bias).sigmoid() * edge
         incoming = ((inner[:, :, None] + bias).sigmoid() * edge).transpose(1, 2)
         convolved = convolved + self._gather(outgoing, self.to_object(states), labels)
-        convolved = convolved + self._gather(
-            incoming, self.to_subject(states), labels.transpose(1, 2)
-        )
+        reverse = labels.transpose(1, 2)
+        convolved = convolved + self._gather(incoming, self.to_subject(states), reverse)
         convolved = convolved + states if self.residual else convolved
         kept: Tensor = self.dropout(convolved.relu()).masked_fill(~region_mask[..., None], 0)
         return kept
 
     def _gather(self, gates: Tensor, values: Tensor, labels: Tensor) -> Tensor:
-        """Return sum_j g_ij (values_j + b_lab), (B, R, F), without a tensor of (B, R, R, F)."""
+        """Sum or average g_ij (values_j + b_lab), (B, R, F), without a tensor of (B, R, R, F)."""
         of_label = gates.new_zeros(*gates.shape[:2], len(self.bias) + 1)
         of_label = of_label.scatter_add(2, labels, gates)  # -> (B, R, labels)
         gathered: Tensor = gates @ values + of_label[..., 1:] @ self.bias
+        if self.averages:
+            gathered = gathered / (labels > 0).sum(dim=2, keepdim=True).clamp(min=1)
         return gathered
 
 

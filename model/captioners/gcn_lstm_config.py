@@ -42,6 +42,10 @@ class GcnLstmConfig(UpDownConfig):
     """Add each region to its convolution before the ReLU, as the authors' code does; the equations
     of the paper do not."""
 
+    neighbours: Literal["sum", "mean"] = "sum"
+    """Sum over the regions that a region is related to, and over those related to it, as in the
+    equations, or the mean of each. Of many regions the sum saturates the decoder's LSTM."""
+
     dropout: Rate = 0.5
     """Dropout rate of the regions after the convolution, of embedded tokens and of the state before
     the output layer; the authors' code drops no embedded tokens."""

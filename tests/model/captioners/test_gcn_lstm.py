@@ -69,16 +69,18 @@ def convolve(captioner, regions, boxes):
     for i, region in enumerate(regions):
         # Eq. 3 and 4, of the region itself
         total = sigmoid(weights.linear(region, "gate")) * weights.linear(region, "itself")
-        for j, other in enumerate(regions):
-            outgoing = ("to_object", 0, relation(boxes[i], boxes[j]))
-            incoming = ("to_subject", 1, relation(boxes[j], boxes[i]))
-            for name, way, label in (outgoing, incoming):
+        for way, name in enumerate(("to_object", "to_subject")):
+            messages = []
+            for j, other in enumerate(regions):
+                label = relation(*(boxes[i], boxes[j])[:: -1 if way else 1])
                 if i != j and label:
                     gate = (
                         weights["edge_gates.weight"][way] @ other + weights["gate_bias"][label - 1]
                     )
                     message = weights[f"{name}.weight"] @ other + weights["bias"][label - 1]
-                    total = total + sigmoid(gate) * message
+                    messages.append(sigmoid(gate) * message)
+            divisor = max(1, len(messages)) if captioner.config.neighbours == "mean" else 1
+            total = total + sum(messages) / divisor
         added = region if captioner.config.residual else 0
         convolved.append(np.maximum(total + added, 0))
     return np.array(convolved)
@@ -96,6 +98,12 @@ def test_both_passes_equal_the_equations(images, fusion):
 
 def test_without_the_residual_both_passes_equal_the_equations_too(images):
     assert_equal_to_transcription(make("gcn-lstm", residual=False), images, log_probs)
+
+
+@pytest.mark.parametrize("graph", ["spatial", "semantic"])
+def test_with_the_mean_of_neighbours_both_passes_equal_the_equations_too(related, graph):
+    captioner = make("gcn-lstm", graph=graph, relations=3, neighbours="mean")
+    assert_equal_to_transcription(captioner, related, log_probs)
 
 
 @pytest.fixture
