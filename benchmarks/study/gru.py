@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from a2cap.data.errors import A2Error
 from a2cap.data.files.json_file import read_json
 from a2cap.pipeline.engine.artifact_names import EVALUATE, METRICS
 from a2cap.pipeline.experiment import Experiment
@@ -33,7 +34,7 @@ def gru_rows(compared: Comparison, seeds: Sequence[int]) -> Iterator[Row]:
             try:
                 with Experiment(compared.config(*fields), compared.artifacts) as opened:
                     done = {stage: opened.run(stage) for stage in opened.names}
-            except Exception as error:  # named in its row; the others go on
+            except (A2Error, RuntimeError) as error:  # named in its row; the others go on
                 yield failed_row(PART, score, seed, error)
                 continue
             metrics: Any = read_json(done[EVALUATE].directory / METRICS)

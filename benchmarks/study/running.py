@@ -16,6 +16,7 @@ from unittest import mock
 
 import torch
 
+from a2cap.data.errors import A2Error
 from a2cap.data.files.json_file import read_json, write_json
 from a2cap.data.files.sealed_folder import read_manifest
 from a2cap.model.alignment_config import AlignmentConfig
@@ -156,10 +157,11 @@ def _without_self_critical(config: Config) -> Config:
 
 def run_jobs(
     study: Study, planned: Sequence[Job], *, processes: int
-) -> Iterator[tuple[Job, list[Finding] | Exception]]:
+) -> Iterator[tuple[Job, list[Finding] | A2Error | RuntimeError]]:
     """Yield each job with its findings after each training task, or its error.
 
-    Captioners that others start from are first. Raises BrokenProcessPool if a process is killed.
+    Captioners that others start from are first. Raises BrokenProcessPool if a process is killed,
+    and errors that are not the captioner's, such as that of a full disk.
     """
     spawning = multiprocessing.get_context("spawn")
     # libraries read the number of threads when a process starts
@@ -171,12 +173,12 @@ def run_jobs(
         ):
             running = {pool.submit(run_job, study, job): job for job in wave}
             for future in as_completed(running):
-                error = future.exception()
-                # with a killed process all jobs fail, which says nothing of them
-                if isinstance(error, Exception) and not isinstance(error, BrokenProcessPool):
-                    yield running[future], error
-                else:
+                try:
                     yield running[future], future.result()
+                except BrokenProcessPool:  # after a killed process all jobs fail
+                    raise
+                except (A2Error, RuntimeError) as error:  # RuntimeError: such as torch's
+                    yield running[future], error
 
 
 def run_job(study: Study, job: Job) -> list[Finding]:
