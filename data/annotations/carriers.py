@@ -141,7 +141,7 @@ def coco(document: Members, reading: Reading) -> Iterator[ImageRow]:
             rejected.clear()
             yield image
     for position in rejected:  # why there is no image
-        reading.skip(position, "rejected: it says only that the image is bad")
+        reading.reject(position, "rejected: it says only that the image is bad")
 
 
 def _image_of_coco(rows: Sequence[ImageRow], reading: Reading) -> ImageRow | None:
@@ -154,7 +154,7 @@ def _image_of_coco(rows: Sequence[ImageRow], reading: Reading) -> ImageRow | Non
     if len({row.file for row in entries}) > 1:  # nothing states whose the captions are
         both = " and ".join(repr(row.file) for row in entries[:2])
         for row in entries:
-            reading.skip(row.position, f"duplicate id {row.key!r}, of {both}")
+            reading.reject(row.position, f"duplicate id {row.key!r}, of {both}")
         return None
     usable = [row for row in captions if row.captions]
     if captions and not usable:

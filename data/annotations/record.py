@@ -87,7 +87,11 @@ class Reading:
         try:
             yield position
         except (BadItem, InputError) as error:
-            self.skip(f"{self.place}{position}", str(error))
+            self.reject(position, str(error))
+
+    def reject(self, position: str, reason: str) -> None:
+        """Skip the item at a position of the content."""
+        self.skip(f"{self.place}{position}", reason)
 
 
 def raw_image(position: str, values: object, fields: Fields, file: str | None = None) -> ImageRow:

@@ -109,6 +109,11 @@ def test_every_image_of_an_id_that_several_files_have_is_left_out(tmp_path):
     assert [image.file for image in read.images] == ["000000000042.jpg"]
     reason = "duplicate id 7, of 'a/b.jpg' and 'c.jpg'"
     assert reasons(read) == [(f"images[{index}]", reason) for index in (1, 2, 3)]
+    document = {"images": exported, "annotations": COCO_CAPTIONS}
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "metadata.csv").write_text(json.dumps(document))
+    placed = reasons(read_annotations(tmp_path / "folder"))
+    assert placed == [(f"metadata.csv, images[{index}]", reason) for index in (1, 2, 3)]
 
 
 def test_a_split_list_names_images_by_their_files_or_by_the_ids_of_the_annotations(tmp_path):
