@@ -207,7 +207,7 @@ def token_line(position: str, line: str, fields: Fields) -> ImageRow:
     return raw_image(position, match.groupdict(), fields)
 
 
-def textcaps_entry(position: str, entry: object, fields: Fields) -> ImageRow:
+def textcaps(position: str, entry: object, fields: Fields) -> ImageRow:
     """Return the image of an entry of TextCaps, which is named by id."""
     fields = Fields(captions=["caption_str"], split=["set_name"])
     return raw_image(position, entry, fields, f"{text_member(entry, 'image_id')}.jpg")
@@ -218,7 +218,7 @@ def in_order(position: str, captions: object, fields: Fields, file: str = "") ->
     return ImageRow(position, file, None, captions_of({"captions": captions}, ["captions"]))
 
 
-def text_beside(position: str, text: Path, fields: Fields) -> ImageRow:
+def beside(position: str, text: Path, fields: Fields) -> ImageRow:
     """Return the image beside a text file, whose lines are its captions."""
     if not text.is_file():
         raise BadItem(f"no {text.name!r} beside the image")
@@ -257,7 +257,7 @@ def _tar_images(tar: Tar, reading: Reading) -> Iterator[ImageRow]:
                 raise BadItem(f"'{key}.json' is not a JSON object")
             names = reading.fields.captions
             if not has_captions(values, names) and (lines or not values):
-                values[names[0]] = _lines(decode_text(lines, where=f"{key}.txt"))
+                values["captions"] = _lines(decode_text(lines, where=f"{key}.txt"))
             yield raw_image(position, values, reading.fields, file)
 
 

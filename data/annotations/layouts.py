@@ -14,6 +14,8 @@ from a2cap.data.annotations.image_rows import ImageRow
 from a2cap.data.annotations.json_items import keys_of
 from a2cap.data.annotations.members import Members
 from a2cap.data.annotations.record import (
+    NAME_REFERENCES,
+    REFERENCE_FIELDS,
     Fields,
     ListedItem,
     Reading,
@@ -43,6 +45,7 @@ class Layout:
     read: returns the image of an item at a position.
     items: those of its content, or images that are complete.
     has_rows: True if an image may have several items.
+    field: the only one that its captions can have, None if records name it.
     """
 
     name: str
@@ -50,6 +53,7 @@ class Layout:
     read: Callable[[str, Any, Fields], ImageRow] = raw_image
     items: Callable[[Any, Reading], Iterable[ListedItem | ImageRow]] = lambda content, _: content
     has_rows: bool = True
+    field: str | None = None
 
 
 def require_annotations(path: Path | None) -> Path:
@@ -67,8 +71,17 @@ def read_raw(path: Path, reading: Reading) -> tuple[Layout, str, Iterator[ImageR
     """
     kind, content, first = _opened(path, reading.fields)
     layout = next((layout for layout in LAYOUTS if layout.kind == kind), None)
+    names = reading.fields.captions
+    has_other = layout is not None and layout.field not in (None, *names)
+    # captions are no references of themselves
+    if {*names} <= {*REFERENCE_FIELDS} and (layout is None or has_other):
+        raise InputError(f"no references in {str(path)!r}; {NAME_REFERENCES}")
     if layout is None:
         raise InputError(f"unknown layout: {str(path)!r} {_described(first)}; {GIVE_LAYOUT}")
+    if has_other:
+        raise InputError(
+            f"no field {names[0]!r} in {str(path)!r}, read as {layout.name}; name none"
+        )
     return layout, _dataset_of(first), _images(layout, content, reading)
 
 
@@ -94,7 +107,6 @@ def _opened(path: Path, fields: Fields) -> tuple[str | None, Any, Any]:
     where, name = repr(str(path)), path.name.removesuffix(".gz")
     if path.exists() and not path.is_file():  # a pipe ends with the first reading
         raise InputError(f"not a regular file: {where}, which is read twice; write it to a file")
-    kind: str | None
     blocks = text_blocks(path)  # lists and lines are not in memory whole
     begin = next(blocks)
     start, blocks = begin.lstrip()[:1], chain([begin], blocks)
@@ -102,9 +114,9 @@ def _opened(path: Path, fields: Fields) -> tuple[str | None, Any, Any]:
         items = list_items(blocks, where=where)
         head = [*islice(items, 1)]
         first = head[0] if head else {}
-        kind = "records" if isinstance(first, dict) else "captions"
-        content = _numbered(chain(head, items), "entry" if kind == "records" else "item")
-        return kind if isinstance(first, dict | list | str) else None, content, first
+        form, what = ("records", "entry") if isinstance(first, dict) else ("captions", "item")
+        content = _numbered(chain(head, items), what)
+        return form if isinstance(first, dict | list | str) else None, content, first
     if start == "{" and not name.endswith(_LINES):
         document = Members(lambda: JsonObject(text_blocks(path), where=where))
         first = document.firsts
@@ -165,19 +177,19 @@ def _imagefolder(files: Collection[ListedItem], reading: Reading) -> Iterator[Im
 
 LAYOUTS = (
     Layout("Karpathy's dataset_coco.json", "karpathy", items=carriers.at("images"), has_rows=False),
-    Layout("COCO captions", "coco", items=carriers.coco, has_rows=False),
-    Layout("TextCaps", "textcaps", carriers.textcaps_entry, carriers.at("data")),
+    Layout("COCO captions", "coco", items=carriers.coco, has_rows=False, field="caption"),
+    Layout("TextCaps", "textcaps", carriers.textcaps, carriers.at("data"), field="caption_str"),
     Layout("JSON Lines of records", "lines", carriers.json_line, carriers.filled),
     Layout("a JSON list of records", "records"),
     Layout("a JSON object of lists of records", "lists", items=carriers.lists),
     Layout(DICTIONARY, "dictionary", items=carriers.dictionary),
     Layout("CSV or TSV", "table", items=carriers.csv_rows),
     Layout("a Flickr token file", "tokens", carriers.token_line, carriers.filled),
-    Layout("a folder with a text beside each image", "texts", carriers.text_beside),
+    Layout("a folder with a text beside each image", "texts", carriers.beside, field="captions"),
     Layout("an imagefolder with metadata", "metadata", items=_imagefolder),
     Layout("tars, Parquet or Arrow files", "source", items=carriers.source),
-    Layout("a JSON list of captions", "captions", carriers.in_order),
-    Layout("lines of text", "text", carriers.in_order),
+    Layout("a JSON list of captions", "captions", carriers.in_order, field="captions"),
+    Layout("lines of text", "text", carriers.in_order, field="captions"),
 )
 """All forms, in the order of docs/guide/data.md."""
 GIVE_LAYOUT = f"give one of: {', '.join(layout.name for layout in LAYOUTS)}"

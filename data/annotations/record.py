@@ -42,6 +42,7 @@ _PLAIN_FILE = re.compile(r"\w{1,200}\.(?:jpg|png)")
 _IMAGE_TOKEN = re.compile(r"</?(?:image|img|ImageHere)>")
 
 NAME_CAPTION = "name it as data.fields.caption, of a2 score as --caption-column"
+NAME_REFERENCES = "give their file as --references, or name their field as --reference-column"
 ListedItem = tuple[str, Any]
 """An item of a file, such as a record, after its position, such as 'images[3]'."""
 
@@ -119,7 +120,9 @@ def captions_of(
     if field is None:
         numbered = [name for name in values if is_numbered(name)]
         if not numbered:
-            raise BadItem(_no_field("caption", values))
+            if {*names} <= {*REFERENCE_FIELDS}:
+                raise BadItem(_no_field("references", NAME_REFERENCES, values))
+            raise BadItem(_no_field("caption", NAME_CAPTION, values))
         return [values[name] for name in numbered if values[name] not in (None, "")]
     require_whole(value := values[field])
     if field in _CHATS:
@@ -175,7 +178,7 @@ def _file(values: Mapping[str, Any], fields: Fields) -> tuple[str, Key]:
     field = next((name for name in fields.image if values.get(name) not in (None, "")), None)
     if field is None:
         if not fields.is_scored:
-            raise BadItem(_no_field("image", values))
+            raise BadItem(_no_field("image", "name it as data.fields.image", values))
         return "", ""
     key = values[field]
     if isinstance(key, list) and len(key) == 1:  # "images" of chats
@@ -190,8 +193,7 @@ def _file(values: Mapping[str, Any], fields: Fields) -> tuple[str, Key]:
     return file, file
 
 
-def _no_field(what: str, values: Mapping[str, object]) -> str:
-    remedy = NAME_CAPTION if what == "caption" else "name it as data.fields.image"
+def _no_field(what: str, remedy: str, values: Mapping[str, object]) -> str:
     return f"no field of the {what} among {keys_of(values) or 'no fields'}; {remedy}"
 
 

@@ -1,12 +1,15 @@
 """Scoring of caption files: `a2 score`."""
 
+import io
 import json
 import re
+import tarfile
 from functools import partial
 
 import pytest
 from PIL import Image
 
+from a2cap.data.annotations.record import NAME_REFERENCES
 from a2cap.data.files.json_file import read_json
 from a2cap.data.scenes.generate import coco_captions, instances
 from a2cap.data.scenes.scene import make_scene
@@ -223,8 +226,48 @@ def test_captions_without_references_beside_them_are_rejected(a2_evaluate, tmp_p
     answer = a2_evaluate(path, code=1)
     assert answer.stderr == (
         f"a2: no usable image in {str(path)!r}, read as a JSON list of records: 1 of 1 items "
-        "skipped for one reason, first 'entry 1': no field of the caption among 'image_id', "
-        "'caption'; name it as data.fields.caption, of a2 score as --caption-column; fix them\n"
+        "skipped for one reason, first 'entry 1': no field of the references among 'image_id', "
+        f"'caption'; {NAME_REFERENCES}; fix them\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("x.txt", "A dog runs.\n"),
+        ("x.csv", "image,caption\n1.jpg,A dog runs.\n"),
+        ("x.json", ["A dog runs."]),
+        (
+            "x.json",
+            {
+                "images": [{"id": 1, "file_name": "a.jpg"}],
+                "annotations": [{"image_id": 1, "caption": "A dog runs."}],
+            },
+        ),
+        ("x.json", {"data": [{"image_id": "a", "caption_str": "A dog runs."}]}),
+    ],
+)
+def test_captions_are_not_scored_against_themselves(a2_evaluate, tmp_path, name, content):
+    path = written(tmp_path, content, name)
+    expected = f"a2: no references in {str(path)!r}; {NAME_REFERENCES}\n"
+    assert a2_evaluate(path, code=1).stderr == expected
+
+
+def test_texts_in_tars_are_not_scored_against_themselves(a2_evaluate, tmp_path):
+    with tarfile.open(path := tmp_path / "x.tar", "w") as tar:
+        for name, content in (("a.jpg", b"an image"), ("a.txt", b"A dog runs.")):
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    reason = f"no field of the references among 'captions'; {NAME_REFERENCES}"
+    assert reason in a2_evaluate(path, code=1).stderr
+
+
+def test_a_field_that_a_form_cannot_have_is_rejected(a2_evaluate, tmp_path):
+    path = written(tmp_path, "A dog runs.\n", "x.txt")
+    answer = a2_evaluate(path, "--references", path, "--reference-column", "mine", code=1)
+    assert answer.stderr == (
+        f"a2: no field 'mine' in {str(path)!r}, read as lines of text; name none\n"
     )
 
 
