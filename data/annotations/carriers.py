@@ -218,7 +218,7 @@ def in_order(position: str, captions: object, fields: Fields, file: str = "") ->
     return ImageRow(position, file, None, captions_of({"captions": captions}, ["captions"]))
 
 
-def beside(position: str, text: Path, fields: Fields) -> ImageRow:
+def text_file(position: str, text: Path, fields: Fields) -> ImageRow:
     """Return the image beside a text file, whose lines are its captions."""
     if not text.is_file():
         raise BadItem(f"no {text.name!r} beside the image")

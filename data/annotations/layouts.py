@@ -80,7 +80,7 @@ def read_raw(path: Path, reading: Reading) -> tuple[Layout, str, Iterator[ImageR
         raise InputError(f"unknown layout: {str(path)!r} {_described(first)}; {GIVE_LAYOUT}")
     if has_other:
         raise InputError(
-            f"no field {names[0]!r} in {str(path)!r}, read as {layout.name}; name none"
+            f"no field {names[0]!r} in {str(path)!r}, read as {layout.name}; leave it out"
         )
     return layout, _dataset_of(first), _images(layout, content, reading)
 
@@ -185,7 +185,7 @@ LAYOUTS = (
     Layout(DICTIONARY, "dictionary", items=carriers.dictionary),
     Layout("CSV or TSV", "table", items=carriers.csv_rows),
     Layout("a Flickr token file", "tokens", carriers.token_line, carriers.filled),
-    Layout("a folder with a text beside each image", "texts", carriers.beside, field="captions"),
+    Layout("a folder with a text beside each image", "texts", carriers.text_file, field="captions"),
     Layout("an imagefolder with metadata", "metadata", items=_imagefolder),
     Layout("tars, Parquet or Arrow files", "source", items=carriers.source),
     Layout("a JSON list of captions", "captions", carriers.in_order, field="captions"),

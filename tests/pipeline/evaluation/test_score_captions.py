@@ -267,7 +267,7 @@ def test_a_field_that_a_form_cannot_have_is_rejected(a2_evaluate, tmp_path):
     path = written(tmp_path, "A dog runs.\n", "x.txt")
     answer = a2_evaluate(path, "--references", path, "--reference-column", "mine", code=1)
     assert answer.stderr == (
-        f"a2: no field 'mine' in {str(path)!r}, read as lines of text; name none\n"
+        f"a2: no field 'mine' in {str(path)!r}, read as lines of text; leave it out\n"
     )
 
 
