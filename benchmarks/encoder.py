@@ -31,6 +31,7 @@ from a2cap.extract.weights.wheels import wheel_file
 from a2cap.pipeline.configuration import Config, load_config, override
 from a2cap.pipeline.engine.artifact_names import (
     CAPTIONS,
+    ENCODER,
     EVALUATE,
     METRICS,
     PREPROCESS,
@@ -51,7 +52,9 @@ ENCODERS = {
     "frozen": ("extract.weights=efficientnet-lite2",),
     "words": (),
     "captions": ("encoder.objective=captions",),
+    "both": ("encoder.objective=captions",),
 }
+"""Encoders that are compared; that of `both` starts from that of `words`."""
 VALIDATION, TEST = 100, 300
 SHOWN = ("Bleu_4", "METEOR", "CIDEr", "truth")
 _FOLDER = click.Path(path_type=Path, file_okay=False)
@@ -86,8 +89,13 @@ def compared(
     files = {"data.images": images, "data.annotations": annotations}
     seeds = [f"{section}.seed={seed}" for section in ("encoder", "train")]
     places = [override(name, path) for name, path in files.items()]
-    config = load_config(CONFIG, [*places, *ENCODERS[encoder], *seeds, *fields])
-    with Experiment(config, folder / "artifacts") as opened:
+    settings = [*places, *ENCODERS[encoder], *seeds, *fields]
+    artifacts = folder / "artifacts"
+    if encoder == "both":
+        with Experiment(load_config(CONFIG, [*places, *seeds, *fields]), artifacts) as opened:
+            words = [opened.run(stage).directory for stage in (PREPROCESS, TRAIN_ENCODER)][-1]
+        settings.append(override("encoder.start", words / ENCODER))
+    with Experiment(load_config(CONFIG, settings), artifacts) as opened:
         done = {stage: opened.run(stage).directory for stage in opened.names}
     metrics: Any = read_json(done[EVALUATE] / METRICS)
     figures = {name: metrics["metrics"][name] for name in SHOWN if name in metrics["metrics"]}
