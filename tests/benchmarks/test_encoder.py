@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
+from a2cap.pipeline.engine.artifact_names import ENCODER
 from benchmarks import encoder
 from benchmarks.photos_data import read_rows
 
@@ -37,6 +38,21 @@ def test_the_test_images_are_those_that_choose_nothing(table, tmp_path, monkeypa
         ("4.png", "test"),
     ]
     assert lines[1]["captions"] == ["a dog sits"] * 5
+
+
+def test_both_objectives_train_in_turn(table, tmp_path):
+    fields = ("preprocess.min_count=1", "train.epochs=1", "evaluate.beam_size=3")
+    fields += tuple(f"encoder.{field}" for field in ("min_images=1", "side=32", "epochs=1"))
+    lines = encoder.written_lines(tmp_path / "lines", table, 2)
+    figures = encoder.compared(
+        tmp_path, lines, tmp_path / "work", encoder="both", seed=0, fields=fields
+    )
+    assert [set(epoch) & {"mAP", "likelihood"} for epoch in figures["epochs"]] == [{"likelihood"}]
+    folders = (tmp_path / "work" / "artifacts" / "train-encoder").glob("*/manifest.json")
+    manifests = [json.loads(path.read_text()) for path in folders]
+    by_objective = {m["made_from"]["fields"]["encoder"]["objective"]: m for m in manifests}
+    of_words = by_objective["words"]["outputs"][ENCODER]["sha256"]
+    assert by_objective["captions"]["made_from"]["inputs"]["start"] == of_words
 
 
 def test_both_loops_are_timed_on_the_same_images(table, tmp_path, monkeypatch):
