@@ -22,7 +22,7 @@ from a2cap.pipeline.training.encoder.encoder_config import EncoderConfig
 from a2cap.pipeline.training.extended_training import continued
 from a2cap.pipeline.training.training_config import NO_EFFECT
 from a2cap.pipeline.training.training_run import TrainingRun
-from a2cap.pipeline.weights.detectors import settings_of_weights
+from a2cap.pipeline.weights.detectors import resolve_weights, settings_of_weights
 
 if TYPE_CHECKING:
     from a2cap.pipeline.stages.plan import Plan
@@ -78,8 +78,9 @@ class TrainEncoder(Stage):
         """Return the file of weights to start from; ConfigError without, or of another network."""
         backbone = self.extract.grid_backbone
         if self.encoder.start is not None:
-            path = require_file(self.encoder.start, "encoder.start")
-            written = settings_of_weights(str(path)).get("grid_backbone", backbone)
+            path = require_file(resolve_weights(str(self.encoder.start)), "encoder.start")
+            stated = settings_of_weights(str(path))
+            written = stated.get("grid_backbone", "a detector" if stated else backbone)
             if written == backbone:
                 return path
             raise ConfigError(

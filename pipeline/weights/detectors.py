@@ -148,8 +148,8 @@ def resolve_weights(name: str) -> Path:
         return Path(name)
     if name == OWN_ENCODER:
         raise WeightsError(
-            "extract.weights is 'encoder', which is known in the experiment that trains it alone; "
-            "name its file, encoder.safetensors in a result of train-encoder"
+            "weights 'encoder' are known to extract.weights alone, where they are trained; "
+            "name their file, encoder.safetensors in a result of train-encoder"
         )
     if name in BUNDLED:
         return BUNDLED[name].path

