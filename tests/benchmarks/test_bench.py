@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch
 from click.testing import CliRunner
 
 from benchmarks import bench, gpu_check
@@ -96,6 +97,18 @@ def test_every_check_of_a_gpu_runs_on_a_cpu_in_tiny_sizes(tmp_path):
     assert epochs["updates_per_epoch"] == 56_644
     assert epochs["extrapolated_epoch_minutes"] > 0
     assert "| self-critical: 2 images, fp32 |" in table(results)
+
+
+def test_a_resume_is_checked_first_and_by_deterministic_operations(monkeypatch):
+    seen = []
+
+    def step(self, parts, number):
+        seen.append(torch.are_deterministic_algorithms_enabled())
+
+    monkeypatch.setattr(gpu_check.Updater, "step", step)
+    [check, *_] = gpu_check.CHECKS.values()
+    check(gpu_check.Setting(torch.device("cpu"), quick=True))
+    assert seen == [True] * 6
 
 
 @pytest.mark.slow
