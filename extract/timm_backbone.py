@@ -7,6 +7,7 @@ import math
 from importlib import import_module
 from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 
 from a2cap.data.errors import ConfigError
@@ -54,3 +55,12 @@ class TimmBackbone(nn.Module):
         elif features.shape[1] != self.features:  # Swin's channels are last
             features = features.permute(0, 3, 1, 2)
         return {"map": features}
+
+    def map_parameters(self) -> list[nn.Parameter]:
+        """Return the parameters of the map in order, without those of a head behind it."""
+        parameters = list(self.parameters())
+        feature_map = self(torch.zeros(1, 3, self.side, self.side))["map"]
+        gradients = torch.autograd.grad(feature_map.sum(), parameters, allow_unused=True)
+        return [
+            p for p, gradient in zip(parameters, gradients, strict=True) if gradient is not None
+        ]

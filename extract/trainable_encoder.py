@@ -45,6 +45,9 @@ class TrainableEncoder(nn.Module):
         self.network, self._weights = map_network(config, weights)
         self.side, self.mean, self.deviation = input_of(self.network)
         parameters = list(self.network.parameters())
+        if isinstance(self.network, TimmBackbone):
+            parameters = self.network.map_parameters()
+        self.network.requires_grad_(False)
         left = share * sum(parameter.numel() for parameter in parameters)
         for parameter in reversed(parameters):
             parameter.requires_grad_(left > 0)
@@ -70,11 +73,10 @@ class TrainableEncoder(nn.Module):
 
         A difference takes a byte in place of four, and is rounded to 2 bits behind the leading one.
         """
-        prefix = "network." if isinstance(self.network, TimmBackbone) else ""
-        trained = {
-            name.removeprefix(prefix): parameter.detach().cpu()
-            for name, parameter in self.network.named_parameters()
-        }
+        network = self.network
+        inner = network.network if isinstance(network, TimmBackbone) else network
+        parameters = dict(inner.named_parameters())
+        trained = {n: parameters[n].detach().cpu() for n in self._weights if n in parameters}
         tensors = {**self._weights, **trained}
         metadata = {GRID_KEY: self._backbone}
         if self._backbone in LITE:

@@ -72,6 +72,25 @@ def test_saved_differences_are_rounded_and_other_weights_are_equal(weights, tmp_
     assert (tmp_path / "efficientnet-lite2.safetensors").stat().st_size < 5e6
 
 
+@pytest.mark.slow
+def test_what_follows_the_map_of_a_timm_network_is_neither_counted_nor_saved(tmp_path):
+    timm = pytest.importorskip("timm")
+    name = "mobilenetv3_small_050"
+    torch.manual_seed(0)
+    before = timm.create_model(name, pretrained=False).state_dict()
+    config = ExtractConfig(boxes="grid", grid_backbone=f"timm/{name}")
+    encoder = TrainableEncoder(before, config, share=0.3)
+    of_map = {n for n in before if n.startswith(("conv_stem", "bn1", "blocks"))}
+    updated(encoder)
+    encoder.save(tmp_path / "encoder.safetensors")
+    after = load_grid_weights(tmp_path / "encoder.safetensors", config.grid_backbone)
+    moved = {n for n in after if not torch.equal(after[n], before[n])}
+    assert moved <= of_map
+    total = sum(p.numel() for n, p in encoder.network.network.named_parameters() if n in of_map)
+    assert 0.3 <= sum(after[n].numel() for n in moved) / total < 0.5
+    assert not any(n.startswith("classifier") for n in after)
+
+
 @pytest.mark.skipif(not torch.backends.cpu.get_cpu_capability().startswith("AVX"), reason="no AVX")
 def test_depthwise_convolutions_compute_in_float32(weights):
     encoder = TrainableEncoder(weights[LITE2], LITE2, share=0.1)
