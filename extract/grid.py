@@ -244,10 +244,20 @@ def load_grid_weights(path: Path, backbone: GridBackbone) -> dict[str, Tensor]:
 
 
 @cache  # several checks ask
-def grid_width(config: ExtractConfig) -> int:
-    """Return F, the channels of the layer; ConfigError where the backbone has no such layer."""
+def grid_width(config: ExtractConfig, side: int | None = None) -> int:
+    """Return F, the channels of the layer; ConfigError where the backbone has no such layer.
+
+    side: pixels of the images in training; ConfigError where the backbone takes none of that size.
+    """
     with torch.device("meta"):
-        return _channels(_up_to(_backbone(config.grid_backbone), config.grid_layer).eval(), config)
+        network = _up_to(_backbone(config.grid_backbone), config.grid_layer).eval()
+        try:
+            return _channels(network, config, side)
+        except (AssertionError, RuntimeError) as error:
+            raise ConfigError(
+                f"{config.grid_backbone} takes no images of {side} pixels a side: {error}; name "
+                "another encoder.side, or none"
+            ) from error
 
 
 def grid_parameters(config: ExtractConfig) -> int:
@@ -257,9 +267,9 @@ def grid_parameters(config: ExtractConfig) -> int:
     return sum(parameter.numel() for parameter in network.parameters())
 
 
-def _channels(network: nn.Module, config: ExtractConfig) -> int:
+def _channels(network: nn.Module, config: ExtractConfig, side: int | None = None) -> int:
     """Return the channels of a network's map; ConfigError where it has none."""
-    side = network.side if isinstance(network, _OF_ONE_SIDE) else _CROP
+    side = side or input_of(network)[0]
     device = next(network.parameters()).device
     with torch.inference_mode():
         feature_map: Tensor = network(torch.zeros(1, 3, side, side, device=device))["map"]

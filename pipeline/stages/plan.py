@@ -241,7 +241,7 @@ class Plan:
         if self.config.data.features is not None:
             return self.files.imported.feature_width()
         if self.config.trains_encoder:
-            return grid_width(self.config.extract)
+            return grid_width(self.config.extract, self.config.encoder.side)
         return feature_width(self.config.extract, weights_file(self.config.extract))
 
     @cached_property

@@ -34,7 +34,8 @@ class EncoderConfig(TrainingConfig):
     """Share of the network's numbers that is trained, its last ones; 0.75 of EfficientNet-Lite2 is
     what follows the last halving of its map."""
     side: Side | None = None
-    """Pixels to which a part of an image is scaled in training; null is that of the network."""
+    """Pixels to which a part of an image is scaled in training; null is that of the network, and
+    most vision transformers take no other."""
     crop: Fraction = 0.5
     """Least share of an image's area that such a part has; 1 takes whole images."""
     mirror: bool = False

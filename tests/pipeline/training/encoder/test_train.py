@@ -177,6 +177,16 @@ def test_a_layer_without_a_map_is_refused_before_anything_runs(scenes, tmp_path)
         ]
 
 
+def test_images_of_a_size_that_the_network_does_not_take_are_refused(scenes, tmp_path):
+    (tmp_path / "a.pth").touch()
+    network = ("extract.grid_backbone=alexnet", "extract.grid_layer=features")
+    with scenes.open(*ENCODER, *network, f"encoder.start={tmp_path / 'a.pth'}") as opened:
+        assert problems(opened, "train-encoder") == [
+            "alexnet takes no images of 32 pixels a side: Given input size: (256x1x1). Calculated "
+            "output size: (256x0x0). Output size is too small; name another encoder.side, or none"
+        ]
+
+
 def test_changed_captions_make_the_encoder_stale(tmp_path):
     made = make_experiment(tmp_path / "made")
     made.open().run("preprocess")
