@@ -41,6 +41,9 @@ from a2cap.pipeline.training.training_parts import Part, Update, WeightAverage
 
 logger = logging.getLogger(__name__)
 
+GPU_READ_INTERVAL = 20
+"""Updates on a GPU between two reads of their measurements."""
+
 Side = tuple[Sequence[nn.Parameter], torch.optim.Optimizer]
 
 

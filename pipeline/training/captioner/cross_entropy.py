@@ -53,12 +53,10 @@ from a2cap.pipeline.training.compiled_pass import CompiledPass
 from a2cap.pipeline.training.loop import TrainingTask, run_training
 from a2cap.pipeline.training.training_parts import GravesRmsprop
 from a2cap.pipeline.training.training_run import TrainingRun
-from a2cap.pipeline.training.updates import Updater
+from a2cap.pipeline.training.updates import GPU_READ_INTERVAL, Updater
 from a2cap.pipeline.weights.captioners import captioner_folder
 
 logger = logging.getLogger(__name__)
-
-_GPU_READ_INTERVAL = 20  # updates on a GPU between two reads of their measurements
 
 
 def train_captioner(config: TrainConfig, model: ModelConfig, run: TrainingRun) -> None:
@@ -167,7 +165,7 @@ class CrossEntropyUpdater(Updater[Batch]):
         self._captioner = captioner
         self._config = config
         # reading a value waits for a GPU to finish; on a CPU it is there already
-        self.read_interval = 1 if self._device.type == "cpu" else _GPU_READ_INTERVAL
+        self.read_interval = 1 if self._device.type == "cpu" else GPU_READ_INTERVAL
         terms = {"supervision": config.supervision, "label_smoothing": config.label_smoothing}
         self._penalties = (*captioner.penalty_names, *(name for name, on in terms.items() if on))
         masks: tuple[str, ...] = ()

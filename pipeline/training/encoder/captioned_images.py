@@ -40,10 +40,6 @@ class EncoderPart:
     pixels: Tensor
     tokens: Tensor
 
-    def to(self, device: torch.device) -> "EncoderPart":
-        """Return the part on a device."""
-        return EncoderPart(self.image_ids, self.pixels.to(device), self.tokens.to(device))
-
     def halves(self) -> "list[EncoderPart]":
         """Return the first and the second half, or a single image as it is."""
         middle = -(-len(self.image_ids) // 2)
@@ -52,14 +48,18 @@ class EncoderPart:
         return [half for half in halves if half.image_ids]
 
 
-def collate(items: Sequence[EncoderItem]) -> EncoderPart:
-    """Return a part of at least one image; captions are padded to the most and the longest."""
+def collate(items: Sequence[EncoderItem], *, pinned: bool = False) -> EncoderPart:
+    """Return a part of at least one image; captions are padded to the most and the longest.
+
+    pinned: with pixels in page-locked memory, from which a GPU copies without waiting.
+    """
     shape = tuple(max(item.tokens.shape[axis] for item in items) for axis in (0, 1))
     tokens = torch.full((len(items), *shape), PAD)
     for row, item in zip(tokens, items, strict=True):
         count, length = item.tokens.shape
         row[:count, :length] = torch.from_numpy(item.tokens)
     pixels = torch.from_numpy(np.stack([item.pixels for item in items]))
+    pixels = pixels.pin_memory() if pinned else pixels
     return EncoderPart(tuple(item.image_id for item in items), pixels, tokens)
 
 

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from a2cap.data.batches.collate import EXACT, token_positions
 from a2cap.data.captions.caption_file import CaptionFile
 from a2cap.data.captions.vocabulary import PAD, SPECIALS, Vocabulary
 from a2cap.data.errors import InputError
@@ -37,6 +38,7 @@ class WordObjective(nn.Module):
         super().__init__()
         self.register_buffer("ids", ids)
         self.ids: Tensor
+        self._ids = ids  # stays on the CPU
         self._pools_first = config.pooling == "mean"
         self._dropout = config.dropout
         self.layer = nn.Linear(width, len(ids))
@@ -57,9 +59,9 @@ class WordObjective(nn.Module):
         return torch.log(-torch.expm1(absent.clamp(max=-1e-7))), absent
 
     def loss(self, cells: Tensor, tokens: Tensor) -> Tensor:
-        """Return the cross-entropy summed over words, mean over images. tokens: (B, K, L) int64."""
+        """Return the cross-entropy summed over words, mean over images. tokens: on the CPU."""
         present, absent = self(cells)
-        shares = word_shares(tokens, self.ids)
+        shares = word_shares(tokens, self._ids).to(cells.device, non_blocking=True)
         losses: Tensor = -(shares * present + (1 - shares) * absent).sum(dim=1)
         return losses.mean()
 
@@ -69,7 +71,7 @@ class WordObjective(nn.Module):
 
     def judge(self, cells: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Return the log probability of each word, and where a caption has it, (B, W) each."""
-        return self(cells)[0], word_shares(tokens, self.ids) > 0
+        return self(cells)[0], word_shares(tokens, self._ids) > 0
 
     def figure(self, judged: Sequence[tuple[Tensor, Tensor]]) -> float:
         """Return the mean average precision over the words of what `judge` returned."""
@@ -90,11 +92,13 @@ class CaptionObjective(nn.Module):
         self.captioner = make_captioner(settings, feature_width=width, vocabulary_size=vocabulary)
 
     def loss(self, cells: Tensor, tokens: Tensor, *, label_smoothing: float = _SMOOTHING) -> Tensor:
-        """Return the caption loss, mean over tokens. cells: (B, N, C); tokens: (B, K, L) int64."""
+        """Return the caption loss, mean over tokens. cells: (B, N, C); tokens: on the CPU."""
+        positions = token_positions(tokens, EXACT).to(cells.device, non_blocking=True)
+        tokens = tokens.to(cells.device, non_blocking=True)
         boxes = cells.new_zeros(*cells.shape[:2], 5)  # its geometry is "none"
         exists = torch.ones(cells.shape[:2], dtype=torch.bool, device=cells.device)
         memory = self.captioner.encode(cells, boxes, exists)
-        teaching = Teaching(label_smoothing=label_smoothing)
+        teaching = Teaching(label_smoothing=label_smoothing, positions=positions)
         losses = two_losses(self.captioner, memory, tokens, teaching=teaching)
         return losses.total() if label_smoothing else losses.caption
 
@@ -114,6 +118,7 @@ class CaptionObjective(nn.Module):
 
 
 Objective = WordObjective | CaptionObjective
+"""Their tokens, (B, K, L) int64, are on the CPU: to ask a GPU for numbers would wait for it."""
 
 
 def make_objective(

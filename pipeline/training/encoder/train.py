@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -32,7 +33,7 @@ from a2cap.pipeline.training.encoder.validation import EncoderInTraining, Encode
 from a2cap.pipeline.training.loop import TrainingTask, run_training
 from a2cap.pipeline.training.training_parts import cosine_rate, decaying_groups
 from a2cap.pipeline.training.training_run import TrainingRun
-from a2cap.pipeline.training.updates import Updater
+from a2cap.pipeline.training.updates import GPU_READ_INTERVAL, Updater
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +64,7 @@ def train_encoder(
         _log(objective, names, side)
     batches = Batches(
         CaptionedImages(images, captions, names["train"], side=side, config=config),
-        collate,
+        partial(collate, pinned=device.type == "cuda"),
         config.batch_size,
         config.seed,
         share=Share(ranks.rank, ranks.count, config.accumulate),
@@ -154,12 +155,12 @@ class EncoderUpdater(Updater[EncoderPart]):
         optimiser = torch.optim.AdamW(groups, lr=0.0, betas=(0.9, 0.98))
         super().__init__([(parameters, optimiser)], config, ranks)
         self._network, self._config, self._steps = network, config, steps
+        self.read_interval = 1 if self._device.type == "cpu" else GPU_READ_INTERVAL
 
     def losses(self, part: EncoderPart, number: int, index: int) -> tuple[Tensor, Tensor]:
         """Return the loss of a part, twice."""
-        moved = part.to(self._device)
         with forward_precision(self._config.precision, self._device):
-            loss = self._network.objective.loss(self._network.cells(moved.pixels), moved.tokens)
+            loss = self._network.objective.loss(self._network.cells(part.pixels), part.tokens)
         return loss, loss.detach().float()[None]
 
     def count(self, part: EncoderPart) -> int:

@@ -28,11 +28,10 @@ class EncoderInTraining(nn.Module):
         self.register_buffer("_deviation", deviation, persistent=False)
 
     def cells(self, pixels: Tensor) -> Tensor:
-        """Return the cells of images, (B, S, S, 3) uint8 BGR -> (B, h * w, C)."""
-        images = (pixels.flip(-1).float() - self._mean) / self._deviation
-        feature_map: Tensor = self.encoder(
-            images.permute(0, 3, 1, 2)
-        )  # its memory is channels-last
+        """Return the cells of images, (B, S, S, 3) uint8 BGR on any device -> (B, h * w, C)."""
+        rgb = pixels.to(self._mean.device, non_blocking=True).flip(-1).float()
+        images = (rgb - self._mean) / self._deviation
+        feature_map: Tensor = self.encoder(images.permute(0, 3, 1, 2))  # in channels-last memory
         return feature_map.flatten(2).transpose(1, 2)
 
 
@@ -57,7 +56,6 @@ class EncoderValidation:
 
     def figures(self) -> dict[str, float]:
         """Return the score; each rank encodes its images, and all judge what all have encoded."""
-        device = next(self.network.parameters()).device
         share = Share(self.ranks.rank, self.ranks.count)
         batches = Batches(
             self.data, collate, self.config.batch_size, 0, share=share, workers=self.workers
@@ -65,10 +63,9 @@ class EncoderValidation:
         judged = []
         with torch.inference_mode():
             for parts in batches.epoch(0):
-                for part in (part.to(device) for part in parts):
-                    pair = self.network.objective.judge(
-                        self.network.cells(part.pixels), part.tokens
-                    )
+                for part in parts:
+                    cells = self.network.cells(part.pixels)
+                    pair = self.network.objective.judge(cells, part.tokens)
                     judged.append((pair[0].cpu(), pair[1].cpu()))
         everything = [pair for share in self.ranks.all_gather(judged) for pair in share]
         return {self.selected_by: self.network.objective.figure(everything)}

@@ -102,6 +102,14 @@ CAPTIONS = File(
 )
 
 
+@pytest.mark.parametrize("objective", ["words", "captions"])
+def test_a_loss_reads_nothing_from_the_device(objective):
+    """On a GPU it would wait; the meta device has no values."""
+    config = EncoderConfig(objective=objective, min_images=2)
+    made = make_objective(config, CAPTIONS, list("1234"), VOCABULARY, width=3).to("meta")
+    assert made.loss(torch.ones(2, 5, 3, device="meta"), TOKENS).is_meta
+
+
 def test_words_are_frequent_and_not_everywhere():
     words = make_objective(EncoderConfig(min_images=2), CAPTIONS, list("1234"), VOCABULARY, width=3)
     # 4 is in every image, 7 and 8 in one, 3 is <unk>
