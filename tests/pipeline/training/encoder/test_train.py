@@ -15,7 +15,7 @@ from a2cap.pipeline.engine.status import UnfinishedStageError
 from a2cap.pipeline.training.encoder.train import EncoderUpdater
 from a2cap.pipeline.weights.detectors import BUNDLED
 from tests.experiments import SECTIONS, a2, make_experiment, problems
-from tests.pipeline.training.runs import until_done, without_speed
+from tests.pipeline.training.runs import copied_artifacts, until_done, without_speed
 
 ENCODER = (
     "extract.weights=encoder",
@@ -108,6 +108,23 @@ def test_features_are_those_of_the_trained_encoder(scenes):
     # its file is a name of the same weights
     with scenes.open(*ENCODER, f"extract.weights={encoder / 'encoder.safetensors'}") as opened:
         assert opened.run("extract").ran is False
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_two_ranks_train_the_encoder_of_one(scenes, two_ranks, tmp_path):
+    alone = trained(scenes, "encoder.dropout=0").directory
+    artifacts = copied_artifacts(scenes, tmp_path, "train-encoder", "extract")
+    fields = [word for field in (*ENCODER, "encoder.dropout=0") for word in ("--set", field)]
+    where = ("-c", scenes.config_file, "--artifacts", artifacts)
+    ranks = two_ranks("train", "--task", "encoder", *where, *fields)
+    assert [rank.exit_code for rank in ranks] == [0, 0], ranks
+    joint = artifacts / "train-encoder" / alone.name
+    for line, its in zip(without_speed(joint), without_speed(alone), strict=True):
+        assert line == pytest.approx(its, rel=1e-4)
+    ours, theirs = (load_file(folder / "encoder.safetensors") for folder in (joint, alone))
+    for name in ours:  # a step between two differences of one byte is a quarter of them
+        torch.testing.assert_close(ours[name].float(), theirs[name].float(), rtol=0.25, atol=1e-5)
 
 
 def test_a_damaged_image_is_skipped_and_named(tmp_path, monkeypatch):
