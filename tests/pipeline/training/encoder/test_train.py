@@ -2,19 +2,21 @@
 
 import logging
 import re
+import shutil
 import signal
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
+import a2cap
 from a2cap.data.errors import A2Error, ConfigError, InputError
 from a2cap.data.files.sealed_folder import read_manifest
 from a2cap.pipeline.engine.run import Outcome
 from a2cap.pipeline.engine.status import UnfinishedStageError
 from a2cap.pipeline.training.encoder.train import EncoderUpdater
 from a2cap.pipeline.weights.detectors import BUNDLED
-from tests.experiments import SECTIONS, a2, make_experiment, problems
+from tests.experiments import SECTIONS, a2, copied_captioner, make_experiment, problems
 from tests.pipeline.training.runs import copied_artifacts, until_done, without_speed
 
 ENCODER = (
@@ -125,6 +127,22 @@ def test_two_ranks_train_the_encoder_of_one(scenes, two_ranks, tmp_path):
     ours, theirs = (load_file(folder / "encoder.safetensors") for folder in (joint, alone))
     for name in ours:  # a step between two differences of one byte is a quarter of them
         torch.testing.assert_close(ours[name].float(), theirs[name].float(), rtol=0.25, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_captioner_carries_its_encoder_to_another_place(scenes, tmp_path):
+    artifacts = copied_artifacts(scenes, tmp_path)
+    with scenes.open(*ENCODER, "train.epochs=1", artifacts=artifacts) as opened:
+        for stage in ("train-encoder", "extract", "train-xe"):
+            directory = opened.run(stage).directory
+    model = copied_captioner(directory, tmp_path / "moved")
+    shutil.rmtree(artifacts)
+    image, figure = sorted((scenes.scenes / "images").iterdir())[0], tmp_path / "figure.png"
+    answer = a2("caption", image, "--model", model, "--figure", figure, code=0)
+    caption = a2cap.load(model)(image)
+    assert answer.stdout.splitlines()[0] == f"{image}: {caption.caption}"
+    assert len(caption.boxes) == 49
+    assert figure.stat().st_size > 1000
 
 
 def test_a_damaged_image_is_skipped_and_named(tmp_path, monkeypatch):
