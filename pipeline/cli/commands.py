@@ -122,6 +122,9 @@ class Commands(click.Group):
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except Exception as error:
+            if str(error).startswith("CUDA error"):  # of which more lines do not tell the cause
+                text = f"the GPU failed: {str(error).splitlines()[0]}; run the same command again"
+                raise Failure(text, EXIT_ERROR) from error
             failed = failed_plug_in(error)
             if failed is None:
                 raise

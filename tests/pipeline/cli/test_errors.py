@@ -141,6 +141,16 @@ def test_the_remedy_fits_the_error_of_the_system(monkeypatch, number, text):
     assert a2("status", code=1).stderr == f"a2: {text}\n"
 
 
+def test_a_gpu_that_is_lost_is_one_line(monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError("CUDA error: unspecified launch failure\nCUDA kernel errors might")
+
+    monkeypatch.setattr("a2cap.pipeline.cli.experiment.status.print_status", fail)
+    assert a2("status", code=1).stderr == (
+        "a2: the GPU failed: CUDA error: unspecified launch failure; run the same command again\n"
+    )
+
+
 def test_status_shows_every_stage_though_weights_are_missing(copy):
     answer = copy.a2("status", "--set", "extract.weights=missing.pth", code=1)
     assert answer.stdout.splitlines()[:3] == [
