@@ -17,7 +17,7 @@ from a2cap.extract.extract_config import ExtractConfig
 from a2cap.extract.grid import grid_width, load_grid_weights
 from a2cap.extract.trainable_encoder import TrainableEncoder
 from a2cap.pipeline.engine.artifact_names import CAPTIONS, ENCODER, VOCABULARY
-from a2cap.pipeline.extraction.images import Images
+from a2cap.pipeline.extraction.images import LISTING, Images
 from a2cap.pipeline.runtime.device import prepare_device
 from a2cap.pipeline.runtime.distributed import SINGLE, Ranks
 from a2cap.pipeline.runtime.training_precision import forward_precision
@@ -87,6 +87,7 @@ def train_encoder(
     if ranks.is_main:
         network.load_state_dict(best)
         encoder.save(run.folder / ENCODER)
+        (run.folder / LISTING).unlink(missing_ok=True)
     return skipped
 
 

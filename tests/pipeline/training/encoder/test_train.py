@@ -4,6 +4,7 @@ import logging
 import re
 import shutil
 import signal
+import tarfile
 
 import pytest
 import torch
@@ -155,6 +156,18 @@ def test_a_damaged_image_is_skipped_and_named(tmp_path, monkeypatch):
         result = opened.run("train-encoder")
     [skipped] = read_manifest(result.directory).skipped
     assert skipped.image_id == image.stem
+
+
+def test_images_of_a_tar_are_read_and_no_list_of_them_is_left(scenes, tmp_path, monkeypatch):
+    source = tmp_path / "images.tar"
+    with tarfile.open(source, "w") as tar:
+        for image in (scenes.scenes / "images").iterdir():
+            tar.add(image, image.name)
+    monkeypatch.setattr(EncoderUpdater, "step", lambda *_: [])  # the validation reads them
+    result = trained(scenes, f"data.images={source}", "encoder.epochs=1").directory
+    assert not read_manifest(result).skipped
+    assert without_speed(result)[0]["mAP"] > 0
+    assert not (result / "images.jsonl").exists()
 
 
 def test_what_cannot_train_is_refused_before_anything_runs(scenes):
