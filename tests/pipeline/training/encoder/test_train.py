@@ -66,8 +66,9 @@ def test_the_encoder_comes_between_captions_and_features(scenes):
 @pytest.mark.slow
 @pytest.mark.parametrize("objective", ["words", "captions"])
 def test_a_stopped_training_ends_as_an_uninterrupted_one(scenes, objective, monkeypatch):
-    of = f"encoder.objective={objective}"
-    whole = trained(scenes, of, "encoder.seed=1")
+    precision = {"words": "bf16", "captions": "fp32"}[objective]
+    of = (f"encoder.objective={objective}", f"encoder.precision={precision}", "encoder.seed=1")
+    whole = trained(scenes, *of)
     stops, step = {2: signal.SIGINT, 5: signal.SIGTERM}, EncoderUpdater.step
 
     def step_and_signal(self, parts, number):
@@ -80,7 +81,7 @@ def test_a_stopped_training_ends_as_an_uninterrupted_one(scenes, objective, monk
     again: list[Outcome] = []
 
     def run_again():
-        with scenes.open(*ENCODER, of, "encoder.seed=1") as opened:
+        with scenes.open(*ENCODER, *of) as opened:
             target = scenes.folder / f"again by {objective}"
             again.append(opened.run("train-encoder", output=target))
 
