@@ -40,6 +40,6 @@ def verify(path: Path | None, data: bool, artifacts: Path, verbose: bool) -> Non
 
 def _print_verified(verified: VerifiedItem) -> None:
     state = "damaged" if verified.damages else "intact"
-    click.echo(f"{state:<8} {verified.kind:<11} {verified.path}")
+    click.echo(f"{state:<8} {verified.kind:<14} {verified.path}")
     for line in (*verified.damages, *verified.notes):
         click.echo(f"{'':<8} {line}")

@@ -250,11 +250,11 @@ def test_extractor_weights_beside_a_captioner_are_compared(copy, captioner):
 def test_the_command_reports_how_it_checked_and_fails_if_anything_is_damaged(copy):
     answer = a2("verify", "--artifacts", copy.artifacts, code=0)
     lines = answer.stdout.splitlines()
-    assert lines[0] == f"intact   evaluate    {copy.directory('evaluate')}"
+    assert lines[0] == f"intact   evaluate       {copy.directory('evaluate')}"
     count = 4 + len(checkpoints_of(copy))
     assert lines[-1] == f"{count} verified, 0 damaged: structure only, --data reads every byte"
     assert a2("verify", copy.directory("preprocess"), "--data", code=0).stdout.splitlines() == [
-        f"intact   preprocess  {copy.directory('preprocess')}",
+        f"intact   preprocess     {copy.directory('preprocess')}",
         "1 verified, 0 damaged: every byte was read",
     ]
     path = copy.directory("evaluate") / "metrics.json"
@@ -262,7 +262,7 @@ def test_the_command_reports_how_it_checked_and_fails_if_anything_is_damaged(cop
     answer = a2("verify", "--artifacts", copy.artifacts, code=1)
     first = answer.stdout.index("damaged ")
     assert answer.stdout[first:].splitlines()[:2] == [
-        f"damaged  evaluate    {path.parent}",
+        f"damaged  evaluate       {path.parent}",
         f"         {str(path)!r} is missing; {forced(copy, 'evaluate')}",
     ]
     assert answer.stdout.splitlines()[-1].startswith(f"{count} verified, 1 damaged: ")
