@@ -172,7 +172,7 @@ def _repeated(annotations: Annotations) -> Iterator[str]:
     )
     [(text, count)] = images.most_common(1)
     if count > max(2, _EQUAL_SHARE * len(annotations.images)):
-        yield f"{count:,} of {len(annotations.images):,} images have one caption: {text[:60]!r}"
+        yield f"{count:,} of {len(annotations.images):,} images share one caption: {text[:60]!r}"
 
 
 def _captions(annotations: Annotations) -> Iterator[tuple[str, str]]:

@@ -62,7 +62,7 @@ def test_a_caption_that_may_not_be_meant_is_counted_with_an_example(tmp_path, ca
 
 def test_a_caption_of_many_images_is_named(tmp_path):
     read = annotations(tmp_path, ["a dog"], ["a dog", "cats"], ["a bird"], ["a dog", "a dog"])
-    assert doubts(read) == ["3 of 4 images have one caption: 'a dog'"]
+    assert doubts(read) == ["3 of 4 images share one caption: 'a dog'"]
 
 
 @pytest.mark.parametrize(
