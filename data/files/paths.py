@@ -17,8 +17,9 @@ def require_file(path: Path | None, field: str) -> Path:
     if path is None:
         raise ConfigError(f"{field} is not set; name the file with --set {field}=FILE")
     if not path.is_file():
+        problem = "is a folder" if path.is_dir() else "not found"
         raise InputError(
-            f"file of {field} not found: {str(path)!r}; check the path{did_you_mean(path)}"
+            f"file of {field} {problem}: {str(path)!r}; check the path{did_you_mean(path)}"
         )
     return path
 

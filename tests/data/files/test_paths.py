@@ -26,7 +26,9 @@ def test_a_path_that_is_missing_unset_or_of_another_kind_is_rejected(
     file.touch()
     right, wrong = (tmp_path, file) if option == "DIR" else (file, tmp_path)
     assert require(right, "data.x") == right
-    message_of(require, wrong, "data.x", error=error)
+    of_wrong = {"FILE": "file of data.x is a folder", "DIR": message}[option]
+    text = message_of(require, wrong, "data.x", error=error)
+    assert text == f"{of_wrong}: {str(wrong)!r}; check the path"
 
 
 def test_the_size_of_a_folder_counts_each_file_and_no_folder(tmp_path):
