@@ -145,8 +145,9 @@ def make_objective(
     ids = ((images >= config.min_images) & (images <= _EVERYWHERE * len(image_ids))).nonzero()[:, 0]
     if not len(ids):
         raise InputError(
-            f"no word is in the captions of {config.min_images} of the {len(image_ids):,} training "
-            "images or more, and of at most half of them; lower encoder.min_images"
+            f"no word is in the captions of at least {config.min_images:,}, and at most half, of "
+            f"the {len(image_ids):,} training images; lower encoder.min_images, or give images "
+            "captions that differ"
         )
     return WordObjective(width, ids, shares[ids] / len(image_ids), config)
 

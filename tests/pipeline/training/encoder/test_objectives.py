@@ -121,8 +121,8 @@ def test_no_frequent_word_is_refused():
     with pytest.raises(InputError) as raised:
         make_objective(EncoderConfig(min_images=3), CAPTIONS, list("1234"), VOCABULARY, width=3)
     assert str(raised.value) == (
-        "no word is in the captions of 3 of the 4 training images or more, and of at most half of "
-        "them; lower encoder.min_images"
+        "no word is in the captions of at least 3, and at most half, of the 4 training images; "
+        "lower encoder.min_images, or give images captions that differ"
     )
 
 
