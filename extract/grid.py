@@ -33,8 +33,9 @@ from a2cap.extract.timm_backbone import PREFIX as TIMM
 from a2cap.extract.timm_backbone import TimmBackbone
 from a2cap.extract.torchvision_module import torchvision_module
 from a2cap.extract.weights.differences import added
+from a2cap.extract.weights.load import load_public
 from a2cap.extract.weights.normalised_vgg import is_normalised_vgg, torchvision_tensors
-from a2cap.extract.weights.torch_files import is_safetensors, load_safetensors, load_torch_file
+from a2cap.extract.weights.torch_files import is_safetensors, load_safetensors
 from a2cap.extract.weights.values import check_values
 
 _MEAN = (0.406 * 255, 0.456 * 255, 0.485 * 255)
@@ -224,7 +225,7 @@ def load_grid_weights(path: Path, backbone: GridBackbone) -> dict[str, Tensor]:
     Raises WeightsError where the file is damaged, unsafe, or of another backbone.
     """
     is_ours = is_safetensors(path)
-    tensors, metadata = load_safetensors(path) if is_ours else (load_torch_file(path), {})
+    tensors, metadata = load_safetensors(path) if is_ours else (load_public(path), {})
     base = metadata.get(BASE_KEY)
     if base is not None:
         tensors = added(tensors, base)

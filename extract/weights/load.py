@@ -27,7 +27,7 @@ from a2cap.extract.extract_config import META_KEY
 from a2cap.extract.weights.caffemodel import load_caffemodel
 from a2cap.extract.weights.checkpoint_layouts import PREDICTOR, make_canonical
 from a2cap.extract.weights.pickles import load_pickle
-from a2cap.extract.weights.torch_files import load_safetensors, load_torch_file
+from a2cap.extract.weights.torch_files import is_safetensors, load_safetensors, load_torch_file
 from a2cap.extract.weights.values import check_values
 
 
@@ -61,13 +61,11 @@ def load_detector(path: Path) -> Detector:
         raise WeightsError(
             f"no detector weights at {str(path)!r}; correct extract.weights{did_you_mean(path)}"
         )
-    with path.open("rb") as stream:
-        head = stream.read(16)
     try:
-        if head[8:9] == b"{":
+        if is_safetensors(path):
             tensors, meta = _load_canonical(path)
         else:
-            stored = _load_public(path, head)
+            stored = load_public(path)
             check_values(stored, name=path.name)
             tensors, meta = make_canonical(stored, name=path.name)
         check_values(tensors, name=path.name)
@@ -165,8 +163,10 @@ def _differences(
     return ", ".join(f"{word}: {' '.join(keys)}" for word, keys in differences.items() if keys)
 
 
-def _load_public(path: Path, head: bytes) -> dict[str, Tensor]:
-    """Load the tensors of an external file; head: its first 16 bytes."""
+def load_public(path: Path) -> dict[str, Tensor]:
+    """Load the tensors of an external file; WeightsError where its format is unknown."""
+    with path.open("rb") as stream:
+        head = stream.read(16)
     if head.lstrip().lower().startswith(_WEB_PAGE):
         raise WeightsError(
             f"weights {path.name!r} are a web page, because the download link is dead; "

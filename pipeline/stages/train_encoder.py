@@ -22,7 +22,7 @@ from a2cap.pipeline.training.encoder.encoder_config import EncoderConfig
 from a2cap.pipeline.training.extended_training import continued
 from a2cap.pipeline.training.training_config import NO_EFFECT
 from a2cap.pipeline.training.training_run import TrainingRun
-from a2cap.pipeline.weights.detectors import resolve_weights, settings_of_weights
+from a2cap.pipeline.weights.detectors import resolve_weights
 
 if TYPE_CHECKING:
     from a2cap.pipeline.stages.plan import Plan
@@ -60,7 +60,7 @@ class TrainEncoder(Stage):
         return {
             "images": plan.images,
             "splits": plan.shared_files,
-            "start": lambda: str(self._start()),
+            "start": lambda: plan.grid_weights(self._start()),
             "network": lambda: f"{self.extract.grid_backbone}, {plan.feature_width():,} channels",
             "device": plan.device,
             "disk": lambda: plan.encoder_checkpoints(self.name),
@@ -75,18 +75,10 @@ class TrainEncoder(Stage):
         return train_encoder(self.encoder, self.extract, inputs["start"].path, images, run)
 
     def _start(self) -> Path:
-        """Return the file of weights to start from; ConfigError without, or of another network."""
+        """Return the file of weights to start from; ConfigError without."""
         backbone = self.extract.grid_backbone
         if self.encoder.start is not None:
-            path = require_file(resolve_weights(str(self.encoder.start)), "encoder.start")
-            stated = settings_of_weights(str(path))
-            written = stated.get("grid_backbone", "a detector" if stated else backbone)
-            if written == backbone:
-                return path
-            raise ConfigError(
-                f"weights of encoder.start are of {written}, extract.grid_backbone is "
-                f"{backbone!r}; name weights of the latter, or correct extract.grid_backbone"
-            )
+            return require_file(resolve_weights(str(self.encoder.start)), "encoder.start")
         if backbone in LITE:
             return wheel_file(backbone)
         raise ConfigError(

@@ -192,9 +192,13 @@ def test_what_cannot_train_is_refused_before_anything_runs(scenes):
         "their file, encoder.safetensors in a result of train-encoder"
     ]
     assert refused("encoder.start=scenes") == [
-        "weights of encoder.start are of a detector, extract.grid_backbone is "
+        "weights 'scenes_detector.safetensors' are of another network, extract.grid_backbone is "
         "'efficientnet-lite2'; name weights of the latter, or correct extract.grid_backbone"
     ]
+    text = str(scenes.scenes / "dataset_coco.json")
+    assert refused(f"encoder.start={text}")[0].startswith(
+        "weights 'dataset_coco.json' have an unknown format: the file begins with b"
+    )
 
 
 def test_the_bundled_encoder_is_a_start_by_its_name(scenes):
@@ -207,7 +211,7 @@ def test_an_encoder_of_another_network_is_refused_before_anything_runs(scenes):
     other = "extract.grid_backbone=resnet18"
     with scenes.open(*ENCODER, other, f"encoder.start={file}") as opened:
         assert problems(opened, "train-encoder") == [
-            "weights of encoder.start are of efficientnet-lite2, extract.grid_backbone is "
+            "weights 'encoder.safetensors' are of efficientnet-lite2, extract.grid_backbone is "
             "'resnet18'; name weights of the latter, or correct extract.grid_backbone"
         ]
     with scenes.open(f"extract.weights={file}", "extract.boxes=grid", other) as opened:
@@ -218,7 +222,7 @@ def test_an_encoder_of_another_network_is_refused_before_anything_runs(scenes):
 
 
 def test_a_layer_without_a_map_is_refused_before_anything_runs(scenes, tmp_path):
-    (tmp_path / "a.pth").touch()
+    torch.save({"fc.weight": torch.zeros(1)}, tmp_path / "a.pth")
     network = ("extract.grid_backbone=resnet18", "extract.grid_layer=fc")
     with scenes.open(*ENCODER, *network, f"encoder.start={tmp_path / 'a.pth'}") as opened:
         assert problems(opened, "train-encoder") == [
@@ -227,7 +231,7 @@ def test_a_layer_without_a_map_is_refused_before_anything_runs(scenes, tmp_path)
 
 
 def test_images_of_a_size_that_the_network_does_not_take_are_refused(scenes, tmp_path):
-    (tmp_path / "a.pth").touch()
+    torch.save({"fc.weight": torch.zeros(1)}, tmp_path / "a.pth")
     network = ("extract.grid_backbone=alexnet", "extract.grid_layer=features")
     with scenes.open(*ENCODER, *network, f"encoder.start={tmp_path / 'a.pth'}") as opened:
         assert problems(opened, "train-encoder") == [
