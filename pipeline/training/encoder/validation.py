@@ -19,18 +19,15 @@ class EncoderInTraining(nn.Module):
     def __init__(self, encoder: TrainableEncoder, objective: Objective) -> None:
         super().__init__()
         self.encoder, self.objective = encoder, objective
-        mean, deviation = (
-            torch.tensor(levels[::-1]) for levels in (encoder.mean, encoder.deviation)
-        )
-        self._mean: Tensor
-        self._deviation: Tensor
-        self.register_buffer("_mean", mean, persistent=False)
-        self.register_buffer("_deviation", deviation, persistent=False)
+        levels = torch.tensor((encoder.mean[::-1], encoder.deviation[::-1]))  # red first
+        self._levels: Tensor
+        self.register_buffer("_levels", levels, persistent=False)
 
     def cells(self, pixels: Tensor) -> Tensor:
         """Return the cells of images, (B, S, S, 3) uint8 BGR on any device -> (B, h * w, C)."""
-        rgb = pixels.to(self._mean.device, non_blocking=True).flip(-1).float()
-        images = (rgb - self._mean) / self._deviation
+        mean, deviation = self._levels
+        rgb = pixels.to(mean.device, non_blocking=True).flip(-1).float()
+        images = (rgb - mean) / deviation
         feature_map: Tensor = self.encoder(images.permute(0, 3, 1, 2))  # in channels-last memory
         return feature_map.flatten(2).transpose(1, 2)
 
