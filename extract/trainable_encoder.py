@@ -126,7 +126,6 @@ def scaled(pixels: Pixels, side: int) -> Pixels:
 def recoloured(pixels: Pixels, most: float, draws: Sequence[float]) -> Pixels:
     """Return an image with another contrast and brightness; draws: two numbers in [0, 1)."""
     contrast, brightness = (most * (2 * draw - 1) for draw in draws)
-    changed: Pixels = np.clip(pixels * (1 + contrast) + 255 * brightness / 3, 0, 255).astype(
-        np.uint8
-    )
+    levels = pixels * (1 + contrast) + 255 * brightness / 3
+    changed: Pixels = np.clip(levels, 0, 255).astype(np.uint8)
     return changed
