@@ -221,23 +221,21 @@ def test_an_encoder_of_another_network_is_refused_before_anything_runs(scenes):
         ]
 
 
-def test_a_layer_without_a_map_is_refused_before_anything_runs(scenes, tmp_path):
+def test_a_network_without_a_map_is_refused_before_anything_runs(scenes, tmp_path):
     torch.save({"fc.weight": torch.zeros(1)}, tmp_path / "a.pth")
-    network = ("extract.grid_backbone=resnet18", "extract.grid_layer=fc")
-    with scenes.open(*ENCODER, *network, f"encoder.start={tmp_path / 'a.pth'}") as opened:
-        assert problems(opened, "train-encoder") == [
-            "extract.grid_layer has no spatial map: 'fc' of resnet18; name a convolutional layer"
-        ]
 
+    def refused(network, layer):
+        fields = (f"extract.grid_backbone={network}", f"extract.grid_layer={layer}")
+        with scenes.open(*ENCODER, *fields, f"encoder.start={tmp_path / 'a.pth'}") as opened:
+            return problems(opened, "train-encoder")
 
-def test_images_of_a_size_that_the_network_does_not_take_are_refused(scenes, tmp_path):
-    torch.save({"fc.weight": torch.zeros(1)}, tmp_path / "a.pth")
-    network = ("extract.grid_backbone=alexnet", "extract.grid_layer=features")
-    with scenes.open(*ENCODER, *network, f"encoder.start={tmp_path / 'a.pth'}") as opened:
-        assert problems(opened, "train-encoder") == [
-            "alexnet takes no images of 32 pixels a side: Given input size: (256x1x1). Calculated "
-            "output size: (256x0x0). Output size is too small; name another encoder.side, or none"
-        ]
+    assert refused("resnet18", "fc") == [
+        "extract.grid_layer has no spatial map: 'fc' of resnet18; name a convolutional layer"
+    ]
+    assert refused("alexnet", "features") == [
+        "alexnet takes no images of 32 pixels a side: Given input size: (256x1x1). Calculated "
+        "output size: (256x0x0). Output size is too small; name another encoder.side, or none"
+    ]
 
 
 def test_changed_captions_make_the_encoder_stale(tmp_path):
