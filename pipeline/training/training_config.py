@@ -16,7 +16,7 @@ Seed = Annotated[int, Field(ge=0, lt=2**63)]  # what every generator of random n
 
 
 class TrainingConfig(Section):
-    """Base of the sections `train`, `scst` and `detector`."""
+    """Base of the sections `train`, `scst`, `detector` and `encoder`."""
 
     seed: Seed = 0
     """Seed of everything random in the training."""
