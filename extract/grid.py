@@ -256,8 +256,8 @@ def grid_width(config: ExtractConfig, side: int | None = None) -> int:
             return _channels(network, config, side)
         except (AssertionError, RuntimeError) as error:
             raise ConfigError(
-                f"{config.grid_backbone} takes no images of {side} pixels a side: {error}; name "
-                "another encoder.side, or none"
+                f"{config.grid_backbone} takes no images of {side} pixels a side: {error}; set "
+                "encoder.side to another, or to null"
             ) from error
 
 

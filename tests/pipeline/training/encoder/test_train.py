@@ -234,7 +234,8 @@ def test_a_network_without_a_map_is_refused_before_anything_runs(scenes, tmp_pat
     ]
     assert refused("alexnet", "features") == [
         "alexnet takes no images of 32 pixels a side: Given input size: (256x1x1). Calculated "
-        "output size: (256x0x0). Output size is too small; name another encoder.side, or none"
+        "output size: (256x0x0). Output size is too small; set encoder.side to another, or "
+        "to null"
     ]
 
 
