@@ -246,18 +246,15 @@ def load_grid_weights(path: Path, backbone: GridBackbone) -> dict[str, Tensor]:
 
 @cache  # several checks ask
 def grid_width(config: ExtractConfig, side: int | None = None) -> int:
-    """Return F, the channels of the layer; ConfigError where the backbone has no such layer.
-
-    side: pixels of the images in training; ConfigError where the backbone takes none of that size.
-    """
+    """Return F, the channels of the layer; ConfigError without it, or for a side not taken."""
     with torch.device("meta"):
         network = _up_to(_backbone(config.grid_backbone), config.grid_layer).eval()
         try:
             return _channels(network, config, side)
         except (AssertionError, RuntimeError) as error:
+            problem = f"{config.grid_backbone} takes no images of {side} pixels a side: {error}"
             raise ConfigError(
-                f"{config.grid_backbone} takes no images of {side} pixels a side: {error}; set "
-                "encoder.side to another, or to null"
+                f"{problem.rstrip('.')}; set encoder.side to another, or to null"
             ) from error
 
 
