@@ -38,7 +38,7 @@ def train(options: ExperimentOptions, force: bool, phase: str, task: str) -> Non
     Example:
       a2 train -c configs/a2-gate.yaml --set train.batch_size=20
       a2 train -c configs/a2-gate.yaml --phase scst --set scst.epochs=15
-      a2 train -c configs/flickr8k-photos.yaml --task encoder --set extract.weights=encoder
+      a2 train -c configs/flickr8k-photos.yaml --task encoder
     """
     with options.open() as experiment:
         names = experiment.encoder() if task == "encoder" else experiment.phase(phase)
