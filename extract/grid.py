@@ -247,15 +247,15 @@ def load_grid_weights(path: Path, backbone: GridBackbone) -> dict[str, Tensor]:
 @cache  # several checks ask
 def grid_width(config: ExtractConfig, side: int | None = None) -> int:
     """Return F, the channels of the layer; ConfigError without it, or for a side not taken."""
+    fields = "encoder.side to another, or to null" if side else "extract.grid_backbone to another"
     with torch.device("meta"):
         network = _up_to(_backbone(config.grid_backbone), config.grid_layer).eval()
+        side = side or input_of(network)[0]
         try:
             return _channels(network, config, side)
         except (AssertionError, RuntimeError) as error:
             problem = f"{config.grid_backbone} takes no images of {side} pixels a side: {error}"
-            raise ConfigError(
-                f"{problem.rstrip('.')}; set encoder.side to another, or to null"
-            ) from error
+            raise ConfigError(f"{problem.rstrip('.')}; set {fields}") from error
 
 
 def grid_parameters(config: ExtractConfig) -> int:

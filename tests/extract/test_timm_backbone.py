@@ -88,6 +88,14 @@ def test_unknown_networks_are_refused():
 
 
 @pytest.mark.slow
+@needs_timm
+def test_a_network_whose_map_is_not_its_last_tokens_is_refused():
+    message = message_of(grid_width, config("volo_d1_224"), error=ConfigError)
+    assert message.startswith("timm/volo_d1_224 takes no images of 224 pixels a side: shape ")
+    assert message.endswith("; set extract.grid_backbone to another")
+
+
+@pytest.mark.slow
 def test_weights_of_another_network_are_refused(network):
     # of the deeper one every tensor of the other has a namesake
     for saved, named in (("resnet10t", "resnet14t"), ("resnet14t", "resnet10t")):
