@@ -5,7 +5,7 @@ not refined by class, as in bottom-up-attention @514e561.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from a2cap.extract.detector.input import (
     check_boxes,
     scaled_batch,
 )
-from a2cap.extract.detector.packed_regions import copied, packed, packed_regions, unpacked
+from a2cap.extract.detector.packed_regions import packed, packed_regions, unpacked
 from a2cap.extract.detector.proposal_precision import (
     MixedPrecision,
     resolve_proposal_precision,
@@ -35,6 +35,7 @@ from a2cap.extract.detector.proposal_precision import (
 )
 from a2cap.extract.detector.proposals import batch_rois
 from a2cap.extract.detector.region_selection import RegionSelection
+from a2cap.extract.detector.started_batches import Pending, StartedBatches, copied, moved
 from a2cap.extract.extract_config import ExtractConfig, stated_settings
 from a2cap.extract.extractor_record import ExtractorRecord
 from a2cap.extract.grid import GridExtractor, load_grid_weights
@@ -42,9 +43,6 @@ from a2cap.extract.weights.differences import file_of_differences
 from a2cap.extract.weights.load import load_detector, save_detector
 
 logger = logging.getLogger(__name__)
-
-Pending = Callable[[], list[Regions]]
-"""An extraction that has started: it waits for the device and returns the regions of each image."""
 
 
 class Extractor:
@@ -68,7 +66,7 @@ class Extractor:
             self._classify = MixedPrecision(self._network)
         fields = ("proposals", "roi_size", "confidence", "min_regions", "max_regions")
         self._selection = RegionSelection(**config.model_dump(include=set(fields)))
-        self._together = BATCH
+        self._batches = StartedBatches()
 
     def __call__(self, image: Pixels, boxes: Boxes | None = None) -> Regions:
         """Return the regions of one image: the given boxes in their order, or detected ones.
@@ -126,42 +124,16 @@ class Extractor:
                 check_boxes(image_boxes, height=image.shape[0], width=image.shape[1])
                 with_boxes[index] = image
         # on a CPU a convolution of several images adds in another order, and is no faster
-        size = 1 if self.device.type == "cpu" else self._together
+        size = 1 if self.device.type == "cpu" else BATCH
         alike = sorted(detected, key=lambda index: detected[index].shape)
-        parts: list[tuple[Sequence[int], Pending]] = []
-        with torch.inference_mode():
-            for first in range(0, len(alike), size):
-                parts += self._start_parts(alike[first : first + size], images, boxes)
-            for batch in batches_of_one_size(with_boxes, most=self._together):
-                parts += self._start_parts(batch, images, boxes)
+        batches = [alike[first : first + size] for first in range(0, len(alike), size)]
 
-        def finish() -> list[Regions]:
-            regions: dict[int, Regions] = {}
-            for indices, pending in parts:
-                regions.update(zip(indices, pending(), strict=True))
-            return [regions[index] for index in range(len(images))]
-
-        return finish
-
-    def _start_parts(
-        self, indices: Sequence[int], images: Sequence[Pixels], boxes: Sequence[Boxes | None]
-    ) -> list[tuple[Sequence[int], Pending]]:
-        """Start some of the images together, or halves of them where memory does not suffice."""
-        half = len(indices) // 2
-        if len(indices) <= self._together:
+        def begin(indices: Sequence[int]) -> Pending:
             batch = [images[index] for index in indices]
             regions = [np.asarray(b, np.float32) for i in indices if (b := boxes[i]) is not None]
-            try:
-                started = self._extract(batch, regions) if regions else self._detect_many(batch)
-                return [(indices, started)]
-            except torch.cuda.OutOfMemoryError:
-                if half == 0:
-                    raise
-            self._together = half
-            message = "out of memory with %s images together; trying %s"
-            logger.warning(message, len(indices), half)
-        parts = indices[:half], indices[half:]
-        return [started for part in parts for started in self._start_parts(part, images, boxes)]
+            return self._extract(batch, regions) if regions else self._detect_many(batch)
+
+        return self._batches.start([*batches, *batches_of_one_size(with_boxes)], begin)
 
     def _detect_many(self, images: Sequence[Pixels]) -> Pending:
         """Start the detection of regions; on a CPU of a single image."""
@@ -202,7 +174,7 @@ class Extractor:
             sizes += batch_sizes
         regions, counts = self._network.detect_padded(
             scaled,
-            self._moved(torch.tensor([size.factors * 2 for size in sizes])),
+            moved(torch.tensor([size.factors * 2 for size in sizes]), self.device),
             sizes=sizes,
             selection=replace(self._selection, waits=False),
             classify=self._classify,
@@ -231,7 +203,7 @@ class Extractor:
         network = self._network
         scaled, sizes = self._scaled(images)
         factors = np.tile(np.array(sizes[0].factors, np.float32), 2)
-        rois = self._moved(batch_rois([torch.from_numpy(b * factors) for b in boxes]))
+        rois = moved(batch_rois([torch.from_numpy(b * factors) for b in boxes]), self.device)
         features = network.backbone(scaled)
         predicted = network.predict(features, rois, roi_size=self.config.roi_size)
         parts = rois[:, 1:], predicted.features, probabilities(predicted.class_logits)
@@ -254,14 +226,8 @@ class Extractor:
         """Return images of one size as the detector's input, (B, 3, H', W') float32."""
         scale = self.config.min_side, self.config.max_side
         blobs, sizes = scaled_batch(images, scale=scale, meta=self._network.meta)
-        tensor = self._moved(torch.from_numpy(np.stack(blobs)))
+        tensor = moved(torch.from_numpy(np.stack(blobs)), self.device)
         return tensor.contiguous(memory_format=torch.channels_last), sizes
-
-    def _moved(self, tensor: Tensor) -> Tensor:
-        """Return a tensor on the device, without waiting for it."""
-        if self.device.type == "cuda":
-            tensor = tensor.pin_memory()
-        return tensor.to(self.device, non_blocking=True)
 
 
 def _network(detector: Detector, config: ExtractConfig) -> Detector:

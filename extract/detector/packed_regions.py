@@ -1,7 +1,5 @@
 """Regions in one tensor, so that a GPU is waited for once when they are copied from it."""
 
-from collections.abc import Callable
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -29,19 +27,6 @@ def packed(boxes: Tensor, features: Tensor, classes: Tensor, attributes: Tensor)
 def packed_regions(regions: DetectedRegions) -> Tensor:
     """Return regions of B images as `packed` does, (B, N, columns)."""
     return packed(regions.boxes, regions.features, regions.probabilities, regions.attributes)
-
-
-def copied(values: Tensor) -> Callable[[], NDArray[np.float32]]:
-    """Begin to copy a tensor to the CPU; the returned function waits for it."""
-    copy = values.to("cpu", non_blocking=True)
-    event = torch.cuda.current_stream(values.device).record_event() if values.is_cuda else None
-
-    def wait() -> NDArray[np.float32]:
-        if event is not None:
-            event.synchronize()
-        return copy.numpy()
-
-    return wait
 
 
 def unpacked(columns: NDArray[np.float32], image: Pixels, *, feature_width: int) -> Regions:

@@ -16,8 +16,9 @@ from a2cap.data.errors import A2Error, InputError
 from a2cap.data.features.writer import FeatureWriter
 from a2cap.data.files.sealed_folder import SkippedItem, check_skip_limit, read_manifest
 from a2cap.extract.detector.input import Pixels
+from a2cap.extract.detector.started_batches import Pending
 from a2cap.extract.extract_config import ExtractConfig
-from a2cap.extract.extractor import AnyExtractor, Pending, load_extractor
+from a2cap.extract.extractor import AnyExtractor, load_extractor
 from a2cap.extract.image import decode_image
 from a2cap.pipeline.engine.artifact_names import FEATURES
 from a2cap.pipeline.engine.events import EventLog
