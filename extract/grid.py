@@ -7,25 +7,34 @@ ImageCaptioning.pytorch (14 x 14 in its scripts/prepro_feats.py). Jiang et al. 2
 Of an EfficientNet-Lite, boxes are pooled by RoIAlign (He et al. 2017, arXiv:1703.06870) and means.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import cast
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from a2cap.data.errors import ConfigError, InputError, WeightsError
 from a2cap.data.files.atomic import replacing
 from a2cap.data.files.tensors import save_tensors
 from a2cap.data.regions import NO_CLASS, Regions, cell_boxes
-from a2cap.extract.detector.input import Boxes, check_boxes, rounded_blob, rounded_size
+from a2cap.extract.detector.input import (
+    BATCH,
+    Blob,
+    Boxes,
+    Pixels,
+    batches_of_one_size,
+    check_boxes,
+    rounded_blob,
+    rounded_size,
+)
 from a2cap.extract.detector.proposal_precision import warn_about_mixed_precision
 from a2cap.extract.detector.proposals import batch_rois
 from a2cap.extract.detector.roi_pool import roi_align
+from a2cap.extract.detector.started_batches import Pending, StartedBatches, copied, moved
 from a2cap.extract.efficientnet_lite import STRIDE, EfficientNetLite
 from a2cap.extract.extract_config import BASE_KEY, GRID_KEY, LITE, ExtractConfig, GridBackbone
 from a2cap.extract.extractor_record import ExtractorRecord
@@ -69,6 +78,7 @@ class GridExtractor:
         self.config = config.model_copy(update={"precision": config.precision_in_key})
         self.device = torch.device(device)
         self._differences = differences
+        self._batches = StartedBatches()
         network, self._weights = map_network(config, weights)
         self._map = network.to(self.device)
         if self.config.precision == "mixed":
@@ -78,56 +88,84 @@ class GridExtractor:
         # not by `grid_width`: the first operation on the meta device imports torch's compiler
         self.feature_width = _channels(self._map, config)
 
-    def __call__(self, image: NDArray[np.uint8], boxes: Boxes | None = None) -> Regions:
+    def __call__(self, image: Pixels, boxes: Boxes | None = None) -> Regions:
         """Return the cells of one image, row by row, or its given boxes in their order.
 
         image: (H, W, 3) uint8 BGR; boxes: (R, 4) x1 y1 x2 y2 in pixels of it, ignored for a grid;
         without any, the whole image is the region. Features are float32. Raises InputError where
         the image is too thin, or boxes are unordered or outside of it.
         """
-        (height, width), cells = image.shape[:2], self.config.grid_size
-        centred, area = self._input(image)
-        if self.config.boxes == "grid":
-            boxes = cell_boxes(cells, area)
-        elif boxes is None or not len(boxes):
-            boxes = np.array([[0, 0, width, height]], np.float32)
-        check_boxes(boxes, height=height, width=width)
-        rgb = torch.from_numpy(np.ascontiguousarray(centred[::-1]))  # torchvision's is red first
-        is_mixed = self.config.precision == "mixed"
-        mixed = torch.autocast(self.device.type, torch.bfloat16, enabled=is_mixed)
-        with torch.inference_mode():
-            with mixed:
-                feature_map = self._map(rgb[None].to(self.device))["map"].float()
-            if self.config.boxes == "grid":
-                pooled = F.adaptive_avg_pool2d(feature_map, cells)[0].flatten(1).T  # -> (n * n, C)
-            else:
-                pooled = self._pooled(feature_map, boxes, height=height, width=width)
-        return Regions(
-            boxes=boxes,
-            features=pooled.contiguous().cpu().numpy(),
-            scores=np.ones(len(boxes), np.float32),
-            class_ids=np.full(len(boxes), NO_CLASS, np.int32),
-            attribute_ids=None,
-            width=width,
-            height=height,
-        )
+        return self.extract_many([image], [boxes])[0]
 
-    def _pooled(self, feature_map: Tensor, boxes: Boxes, *, height: int, width: int) -> Tensor:
-        """Return the mean of the map in each box: (1, C, h, w), (R, 4) -> (R, C)."""
-        network = cast(EfficientNetLite, self._map)
-        factors = np.array([network.side / width, network.side / height] * 2, np.float32)
+    def extract_many(
+        self, images: Sequence[Pixels], boxes: Sequence[Boxes | None]
+    ) -> list[Regions]:
+        """Return the regions of several images, in order, equal to those of each image alone.
+
+        On a GPU images that are scaled to one size pass the network together: their results equal
+        single ones to float32 rounding, with `mixed` to bfloat16's.
+        """
+        return self.start(images, boxes)()
+
+    def start(self, images: Sequence[Pixels], boxes: Sequence[Boxes | None]) -> Pending:
+        """Start `extract_many`, as `Extractor.start` does."""
+        inputs = [self._input(image, b) for image, b in zip(images, boxes, strict=True)]
+        blobs = {index: blob for index, (_, blob, _) in enumerate(inputs)}
+        # together, images of EfficientNet-Lite take twice as long on a CPU
+        batches = batches_of_one_size(blobs, most=1 if self.device.type == "cpu" else BATCH)
+        return self._batches.start(batches, lambda batch: self._extract([inputs[i] for i in batch]))
+
+    def _extract(self, inputs: Sequence[tuple[Pixels, Blob, Boxes]]) -> Pending:
+        """Start the regions of images that are scaled to one size, each as of `_input`."""
+        images, blobs, boxes = zip(*inputs, strict=True)
+        # torchvision's networks take red first
+        rgb = moved(torch.from_numpy(np.stack([blob[::-1] for blob in blobs])), self.device)
+        is_mixed = self.config.precision == "mixed"
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=is_mixed):
+            feature_map = self._map(rgb)["map"].float()
+        if self.config.boxes == "grid":
+            cells = F.adaptive_avg_pool2d(feature_map, self.config.grid_size)
+            pooled = cells.flatten(2).transpose(1, 2).flatten(0, 1)  # -> (B * n * n, C)
+        else:
+            pooled = self._pooled(feature_map, images, boxes)
+        wait = copied(pooled)
+        ends = np.cumsum([len(b) for b in boxes])[:-1]
+
+        def finish() -> list[Regions]:
+            return [
+                Regions(
+                    boxes=b,
+                    features=features.copy(),  # which the batch does not outlive
+                    scores=np.ones(len(b), np.float32),
+                    class_ids=np.full(len(b), NO_CLASS, np.int32),
+                    attribute_ids=None,
+                    width=image.shape[1],
+                    height=image.shape[0],
+                )
+                for image, b, features in zip(images, boxes, np.split(wait(), ends), strict=True)
+            ]
+
+        return finish
+
+    def _pooled(
+        self, feature_map: Tensor, images: Sequence[Pixels], boxes: Sequence[Boxes]
+    ) -> Tensor:
+        """Return the mean of the map in each box: (B, C, h, w), (R, 4) of each -> (sum of R, C)."""
+        network, scaled = cast(EfficientNetLite, self._map), []
         # RoIAlign takes the first cell to be half a stride from the edge
-        scaled = boxes * factors + np.float32(STRIDE / 2 - network.first_centre())
-        rois = batch_rois([torch.from_numpy(scaled)]).to(feature_map)
+        shift = np.float32(STRIDE / 2 - network.first_centre())
+        for image, image_boxes in zip(images, boxes, strict=True):
+            height, width = image.shape[:2]
+            factors = np.array([network.side / width, network.side / height] * 2, np.float32)
+            scaled.append(torch.from_numpy(image_boxes * factors + shift))
+        rois = moved(batch_rois(scaled).float(), self.device)
         aligned = roi_align(
             feature_map, rois, size=self.config.grid_size, scale=1 / STRIDE, chunk=_TOGETHER
         )
         return torch.cat([cells.mean(dim=(2, 3)) for cells in aligned])
 
-    def _input(
-        self, image: NDArray[np.uint8]
-    ) -> tuple[NDArray[np.float32], tuple[float, float, float, float]]:
-        """Return the scaled and normalised image, (3, H', W'), and its area in original pixels."""
+    def _input(self, image: Pixels, boxes: Boxes | None) -> tuple[Pixels, Blob, Boxes]:
+        """Return an image, its scaled and normalised form, (3, H', W'), and its cells or boxes."""
         (height, width), config = image.shape[:2], self.config
         side, mean, deviation = input_of(self._map)
         is_cropped = config.grid_crop == "centre" and config.boxes == "grid"
@@ -146,19 +184,13 @@ class GridExtractor:
         centred = centred[:, top : top + rows, left : left + columns]
         centred /= np.array(deviation, np.float32)[:, None, None]
         x, y = width / size[1], height / size[0]
-        return centred, (left * x, top * y, (left + columns) * x, (top + rows) * y)
-
-    def extract_many(
-        self, images: Sequence[NDArray[np.uint8]], boxes: Sequence[Boxes | None]
-    ) -> list[Regions]:
-        """Return the regions of several images, in order, each processed alone."""
-        return [self(image, image_boxes) for image, image_boxes in zip(images, boxes, strict=True)]
-
-    def start(
-        self, images: Sequence[NDArray[np.uint8]], boxes: Sequence[Boxes | None]
-    ) -> Callable[[], list[Regions]]:
-        """Return a function that runs `extract_many`, for use as an `Extractor`."""
-        return partial(self.extract_many, images, boxes)
+        if config.boxes == "grid":
+            area = left * x, top * y, (left + columns) * x, (top + rows) * y
+            boxes = cell_boxes(config.grid_size, area)
+        elif boxes is None or not len(boxes):
+            boxes = np.array([[0, 0, width, height]], np.float32)
+        check_boxes(boxes, height=height, width=width)
+        return image, centred, boxes
 
     def save(self, path: Path) -> None:
         """Write the backbone's weights atomically; equal weights give equal bytes.

@@ -63,7 +63,9 @@ def check_boxes(boxes: Boxes, *, height: int, width: int) -> None:
         )
 
 
-def batches_of_one_size(images: Mapping[int, Pixels], *, most: int = BATCH) -> Iterator[list[int]]:
+def batches_of_one_size(
+    images: Mapping[int, Pixels | Blob], *, most: int = BATCH
+) -> Iterator[list[int]]:
     """Yield the keys of images of one size together, at most `most` at a time."""
     by_size: dict[tuple[int, ...], list[int]] = defaultdict(list)
     for index, image in images.items():

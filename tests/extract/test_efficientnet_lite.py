@@ -110,6 +110,19 @@ def test_the_mean_position_in_a_box_is_its_centre(name, monkeypatch, make_image)
     np.testing.assert_allclose(regions.features, (boxes[:, :2] + boxes[:, 2:]) / 2, atol=0.01)
 
 
+def test_boxes_of_images_that_pass_together_have_the_means_of_each_alone(make_image):
+    extractor = extractor_of_boxes("efficientnet-lite0")
+    images = [make_image(seed, 80, 80 + 20 * seed) for seed in range(3)]
+    boxes = np.array([[0, 0, 60, 80], [10, 5, 60, 70], [30, 20, 50, 40]], np.float32)
+    given = [boxes[seed:] for seed in range(3)]
+    with torch.inference_mode():
+        inputs = [extractor._input(*pair) for pair in zip(images, given, strict=True)]
+        together = extractor._extract(inputs)()
+    for regions, image, own in zip(together, images, given, strict=True):
+        np.testing.assert_allclose(regions.features, extractor(image, own).features, rtol=1e-4)
+        assert np.array_equal(regions.boxes, own)
+
+
 def test_without_boxes_the_whole_image_is_the_region(make_image):
     extractor, image = extractor_of_boxes("efficientnet-lite0"), make_image(0, 80, 120)
     boxes = np.array([[0, 0, 120, 80], [10, 5, 60, 70]], np.float32)

@@ -133,6 +133,25 @@ def test_a_centre_crop_equals_torchvisions_and_its_cells_are_those_of_the_crop(
         load_extractor(weights, config=config)(make_image(0, 20, 400))
 
 
+def test_images_that_pass_together_have_the_cells_of_each_alone(extractor, make_image):
+    images = [make_image(seed, 80, 120) for seed in range(3)]
+    with torch.inference_mode():
+        together = extractor._extract([extractor._input(image, None) for image in images])()
+    for regions, image in zip(together, images, strict=True):
+        alone = extractor(image)
+        error = np.linalg.norm(regions.features - alone.features)
+        assert error < 1e-5 * np.linalg.norm(alone.features)
+        assert np.array_equal(regions.boxes, alone.boxes)
+        assert regions.features.base is None  # so that one image does not keep the others
+
+
+def test_on_a_cpu_images_pass_one_by_one_and_keep_their_order(extractor, make_image):
+    images = [make_image(seed, 80, 80 + 40 * (seed % 2)) for seed in range(4)]
+    for regions, image in zip(extractor.extract_many(images, [None] * 4), images, strict=True):
+        assert np.array_equal(regions.features, extractor(image).features)
+        assert np.array_equal(regions.boxes, extractor(image).boxes)
+
+
 def test_regions_are_no_grid_unless_they_divide_an_area_evenly(extractor, make_image):
     regions = extractor(make_image(0, 80, 120))
     moved = regions.boxes.copy()
