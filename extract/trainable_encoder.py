@@ -94,6 +94,8 @@ class TrainableEncoder(nn.Module):
 
 def _in_float32(forward: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     def in_float32(states: Tensor) -> Tensor:
+        if states.device.type != "cpu":
+            return forward(states)
         with torch.autocast(states.device.type, enabled=False):
             return forward(states.float())
 

@@ -100,3 +100,12 @@ def test_depthwise_convolutions_compute_in_float32(weights):
         mixed = encoder(images)
     assert torch.cosine_similarity(mixed.float().flatten(), expected.flatten(), dim=0) > 0.99
     assert not torch.equal(mixed.float(), expected)
+
+
+def test_elsewhere_than_on_a_cpu_depthwise_convolutions_keep_the_given_precision(weights):
+    encoder = TrainableEncoder(weights[LITE2], LITE2, share=0.1).bfloat16()
+    images = torch.zeros(1, 3, 64, 64, dtype=torch.bfloat16)
+    # as mixed precision on a GPU, which there is none of: weights of bfloat16
+    assert encoder.to("meta")(images.to("meta")).dtype == torch.bfloat16
+    with pytest.raises(RuntimeError, match="FloatTensor"):
+        encoder.to_empty(device="cpu")(images)
