@@ -1,6 +1,8 @@
 """Short forms of all benchmarks, the rows of pages, and the check of a GPU, on tiny sizes."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -97,6 +99,19 @@ def test_every_check_of_a_gpu_runs_on_a_cpu_in_tiny_sizes(tmp_path):
     assert epochs["updates_per_epoch"] == 56_644
     assert epochs["extrapolated_epoch_minutes"] > 0
     assert "| self-critical: 2 images, fp32 |" in table(results)
+
+
+def test_on_a_bare_machine_the_check_of_a_gpu_names_the_missing_packages_in_a_line():
+    # -S: without installed packages
+    command = [sys.executable, "-S", "-P", "-m", "benchmarks.gpu_check"]
+    environment = {"PYTHONPATH": f"{gpu_check.ROOT / '.typing'}:{gpu_check.ROOT}"}
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert ran.stderr == (
+        "benchmarks need torch, torchvision, numpy, PIL, click, cv2, filelock, fsspec, h5py, isal, "
+        "lmdb, pycocoevalcap, pydantic, safetensors, simplejpeg, tensorboard, xxhash, yaml; "
+        "install them, or a2 as in README.md\n"
+    )
 
 
 def test_a_resume_is_checked_first_and_by_deterministic_operations(monkeypatch):
