@@ -126,7 +126,7 @@ class Extract(Stage):
         path = weights_file(self.extract)
         if conflict := self.extract.conflict(settings_of_weights(self.extract.weights)):
             raise ConfigError(conflict)
-        return f"{path}, {width}"
+        return f"{plan.grid_weights(path) if self.extract.pools_map else path}, {width}"
 
     def _boxes(self, plan: "Plan") -> str:
         """Check that every image has boxes, if they are given."""

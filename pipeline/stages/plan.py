@@ -245,7 +245,7 @@ class Plan:
         return feature_width(self.config.extract, weights_file(self.config.extract))
 
     def grid_weights(self, path: Path) -> str:
-        """Check that weights can be read, and are not of another network of the grid."""
+        """Check that weights can be read, and do not state another network of the grid."""
         tensors = load_grid_weights(path, self.config.extract.grid_backbone)
         return f"{path}, {len(tensors):,} tensors"
 

@@ -304,6 +304,16 @@ def test_damaged_weights_are_detected_by_their_header(new, tmp_path):
     assert problem.endswith("; download or create them again")
 
 
+def test_weights_of_a_grid_that_cannot_be_read_are_a_problem(new, tmp_path):
+    (tmp_path / "weights.pth").write_bytes(b"not weights at all")
+    grid = ("extract.boxes=grid", "extract.grid_backbone=efficientnet-lite2")
+    assert problems(new(override("extract.weights", tmp_path / "weights.pth"), *grid)) == [
+        "weights 'weights.pth' have an unknown format: the file begins with b'not weights at a'; "
+        "name a safetensors file, a .pth or .bin of torch, a .pkl of airsplay or detectron2, "
+        "a .caffemodel"
+    ]
+
+
 # --- the commands -------------------------------------------------------------------------------
 
 
