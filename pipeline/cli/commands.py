@@ -122,13 +122,13 @@ class Commands(click.Group):
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except Exception as error:
-            if str(error).startswith("CUDA error"):  # of which more lines do not tell the cause
-                text = f"the GPU failed: {str(error).splitlines()[0]}; run the same command again"
-                raise Failure(text, EXIT_ERROR) from error
-            failed = failed_plug_in(error)
+            failed: object = failed_plug_in(error)
+            if str(error).startswith("CUDA error"):  # its other lines are how to debug a kernel
+                line = str(error).splitlines()[0]
+                failed = f"the GPU failed: {line}; run the same command again"
             if failed is None:
                 raise
-            logger.debug("the code of a plug-in failed", exc_info=error)
+            logger.debug("the GPU or the code of a plug-in failed", exc_info=error)
             raise Failure(str(failed), EXIT_ERROR) from error
         finally:  # tests and notebooks call this in a process that lives on
             for number, handler in before.items():

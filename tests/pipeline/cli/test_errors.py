@@ -1,6 +1,7 @@
 """Errors of commands: one line on stderr and an exit code, before any work."""
 
 import errno
+import logging
 import os
 import re
 
@@ -141,14 +142,16 @@ def test_the_remedy_fits_the_error_of_the_system(monkeypatch, number, text):
     assert a2("status", code=1).stderr == f"a2: {text}\n"
 
 
-def test_a_gpu_that_is_lost_is_one_line(monkeypatch):
+def test_a_gpu_that_is_lost_is_one_line(monkeypatch, caplog):
     def fail(*_, **__):
         raise RuntimeError("CUDA error: unspecified launch failure\nCUDA kernel errors might")
 
     monkeypatch.setattr("a2cap.pipeline.cli.experiment.status.print_status", fail)
+    caplog.set_level(logging.DEBUG, "a2cap")
     assert a2("status", code=1).stderr == (
         "a2: the GPU failed: CUDA error: unspecified launch failure; run the same command again\n"
     )
+    assert isinstance(caplog.records[-1].exc_info[1], RuntimeError)  # for --verbose
 
 
 def test_status_shows_every_stage_though_weights_are_missing(copy):
