@@ -59,7 +59,7 @@ class WordObjective(nn.Module):
         return torch.log(-torch.expm1(absent.clamp(max=-1e-7))), absent
 
     def loss(self, cells: Tensor, tokens: Tensor) -> Tensor:
-        """Return the cross-entropy summed over words, mean over images. tokens: on the CPU."""
+        """Return the cross-entropy summed over words, mean over images. tokens: (B, K, L) int64."""
         present, absent = self(cells)
         shares = word_shares(tokens, self._ids).to(cells.device, non_blocking=True)
         losses: Tensor = -(shares * present + (1 - shares) * absent).sum(dim=1)
@@ -92,7 +92,7 @@ class CaptionObjective(nn.Module):
         self.captioner = make_captioner(settings, feature_width=width, vocabulary_size=vocabulary)
 
     def loss(self, cells: Tensor, tokens: Tensor, *, label_smoothing: float = _SMOOTHING) -> Tensor:
-        """Return the caption loss, mean over tokens. cells: (B, N, C); tokens: on the CPU."""
+        """Return the caption loss, mean over tokens. cells: (B, N, C); tokens: (B, K, L) int64."""
         positions = token_positions(tokens, EXACT).to(cells.device, non_blocking=True)
         tokens = tokens.to(cells.device, non_blocking=True)
         boxes = cells.new_zeros(*cells.shape[:2], 5)  # its geometry is "none"
@@ -118,7 +118,7 @@ class CaptionObjective(nn.Module):
 
 
 Objective = WordObjective | CaptionObjective
-"""Their tokens, (B, K, L) int64, are on the CPU: to ask a GPU for numbers would wait for it."""
+"""Their tokens are on the CPU: to ask a GPU for numbers would wait for it."""
 
 
 def make_objective(
