@@ -58,9 +58,9 @@ def print_status(
     if as_json:
         click.echo(json.dumps([asdict(status) for status in statuses], indent=1, default=str))
     for status in [] if as_json else statuses:
-        click.echo(f"{status.stage:<13} {status.state:<8} {status.directory or ''}".rstrip())
+        click.echo(f"{status.stage:<14} {status.state:<8} {status.directory or ''}".rstrip())
         if (explain or status.state == "blocked") and status.why:
-            click.echo(f"{'':<13} {'; '.join(status.why)}")
+            click.echo(f"{'':<14} {'; '.join(status.why)}")
     if any(status.state == "blocked" for status in statuses):
         raise click.exceptions.Exit(1)
 

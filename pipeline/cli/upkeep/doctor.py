@@ -28,11 +28,11 @@ def doctor(options: ExperimentOptions) -> None:
         machine = describe_machine(experiment.config.runtime, experiment.artifacts)
         checks = check_stages(experiment, experiment.shown)
     marks = _marks(sys.stdout)
-    machine_lines = [f"{name:<13} {value}" for name, value in machine.items()]
+    machine_lines = [f"{name:<14} {value}" for name, value in machine.items()]
     # by text: two stages may share one
     listed: dict[str, dict[str, str]] = {"problem": {}, "warning": {}}
     for check in checks:
-        line = f"{check.stage:<13} {marks[check.state]} {check.need}: {check.text}"
+        line = f"{check.stage:<14} {marks[check.state]} {check.need}: {check.text}"
         if check.state in listed:
             listed[check.state].setdefault(check.text, line)
         else:

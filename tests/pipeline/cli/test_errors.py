@@ -157,11 +157,11 @@ def test_a_gpu_that_is_lost_is_one_line(monkeypatch, caplog):
 def test_status_shows_every_stage_though_weights_are_missing(copy):
     answer = copy.a2("status", "--set", "extract.weights=missing.pth", code=1)
     assert answer.stdout.splitlines()[:3] == [
-        "extract       blocked",
-        f"{'':<13} file of extract.weights not found: 'missing.pth'; check the path",
-        f"preprocess    done     {copy.directory('preprocess')}",
+        "extract        blocked",
+        f"{'':<14} file of extract.weights not found: 'missing.pth'; check the path",
+        f"preprocess     done     {copy.directory('preprocess')}",
     ]
-    assert a2("status").stdout.startswith("extract       blocked\n")
+    assert a2("status").stdout.startswith("extract        blocked\n")
     copy.a2("run", "--dry-run", "--set", "extract.weights=missing.pth", code=1)
 
 
@@ -170,7 +170,7 @@ def test_status_shows_every_stage_though_a_manifest_is_damaged(copy):
     path.write_text("{}")
     answer = copy.a2("status", code=1)
     lines = answer.stdout.splitlines()
-    assert f"preprocess    done     {copy.directory('preprocess')}" in lines
+    assert f"preprocess     done     {copy.directory('preprocess')}" in lines
     assert any(line.strip().startswith("manifest is unreadable: ") for line in lines)
 
 
@@ -199,5 +199,5 @@ def test_a_stage_that_another_process_runs_is_rejected_with_its_holder(copy):
     assert answer.exit_code == 75
     assert answer.stderr.startswith(f"a2: extract is already running: process {os.getpid()} on ")
     assert answer.stderr.endswith("; wait for it, or stop it\n")
-    assert "extract       running" in status.stdout
+    assert "extract        running" in status.stdout
     assert f"process {os.getpid()} on " in status.stdout

@@ -185,10 +185,10 @@ def test_a_dry_run_prints_reasons_and_runs_nothing(copy):
     lines = answer.stdout.splitlines()
     assert lines[0].split(maxsplit=2) == ["extract", "done", str(copy.directory("extract"))]
     assert lines[2:] == [
-        "train-xe      to run",
-        "              train.seed 0 -> 4",
-        "evaluate      waiting",
-        "              waits for train-xe",
+        "train-xe       to run",
+        "               train.seed 0 -> 4",
+        "evaluate       waiting",
+        "               waits for train-xe",
     ]
     assert copy.finished() == before
 

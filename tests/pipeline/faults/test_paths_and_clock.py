@@ -130,7 +130,7 @@ def test_work_started_before_the_clock_was_set_back_is_resumed(
 
 
 COMMANDS = {
-    "status": "train-xe      done",
+    "status": "train-xe       done",
     "run": "nothing to do: every result exists",
     "doctor": "the result exists",
     "compare": "CIDEr",

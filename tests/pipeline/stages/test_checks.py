@@ -243,7 +243,7 @@ def test_images_without_a_file_are_counted_with_an_example_before_any_work(
     assert caplog.messages == [doubt]
     place = ("-c", experiment.config_file, "--artifacts", tmp_path / "new", *settings(*overrides))
     lines = a2("doctor", *place).stdout.splitlines()
-    assert lines[0] == f"extract       warning  images: {doubt}"  # once
+    assert lines[0] == f"extract        warning  images: {doubt}"  # once
     assert lines[-1] == "no problems, 1 warning"
 
 
@@ -331,9 +331,9 @@ def test_the_doctor_lists_every_need_of_every_stage(experiment, tmp_path):
     described = [line.split()[0] for line in lines[:5]]
     assert described == ["versions", "device", "java", "disk", "memory"]
     assert f"torch {torch.__version__.partition('+')[0]}" in lines[0]
-    assert lines[1] == "device        cpu, 1 threads"
+    assert lines[1] == "device         cpu, 1 threads"
     assert lines[3].endswith(f" GB free at {str(tmp_path / 'new')!r}")
-    assert lines[5] == "extract       ok       images: 40, each with a file"
+    assert lines[5] == "extract        ok       images: 40, each with a file"
     assert {line.split()[0] for line in lines[5:-1]} == set(experiment.open().names)
     assert lines[-1] == "no problems"
 
@@ -345,12 +345,14 @@ def test_the_doctor_names_each_problem_with_its_remedy(
     monkeypatch.setattr(pycocoevalcap, "pycocoevalcap_folder", lambda: tmp_path)
     answer = a2("doctor", *place, code=1)
     lines = answer.stdout.splitlines()
-    assert lines[0].startswith("preprocess    problem  metrics: pycocoevalcap lacks ")  # once
-    assert lines[3] == "java          none"
+    assert lines[0].startswith("preprocess     problem  metrics: pycocoevalcap lacks ")  # once
+    assert lines[3] == "java           none"
     assert lines[-1] == "1 problem"
     monkeypatch.setattr(machine, "available_memory", lambda: None)
     answer = a2("doctor", *place, "--set", "runtime.device=tpu")
-    assert {"device        not usable", "memory        unknown"} <= set(answer.stdout.splitlines())
+    assert {"device         not usable", "memory         unknown"} <= set(
+        answer.stdout.splitlines()
+    )
     assert answer.stdout.splitlines()[-1] == "2 problems"
 
 

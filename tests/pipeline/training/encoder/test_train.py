@@ -308,7 +308,7 @@ def test_commands_name_the_encoder(scenes):
         answer.stderr
     )
     states = a2("status", *where, code=0).stdout.splitlines()
-    assert states[:2] == ["preprocess    to run", "train-encoder waiting"]
+    assert states[:2] == ["preprocess     to run", "train-encoder  waiting"]
     assert str(UnfinishedStageError("extract", "train-encoder")) == (
         'extract needs train-encoder, which is not finished; run "a2 train --task encoder" or '
         '"a2 run"'
