@@ -40,6 +40,7 @@ def test_the_test_images_are_those_that_choose_nothing(table, tmp_path, monkeypa
     assert lines[1]["captions"] == ["a dog sits"] * 5
 
 
+@pytest.mark.slow
 def test_both_objectives_train_in_turn(table, tmp_path):
     fields = ("preprocess.min_count=1", "train.epochs=1", "evaluate.beam_size=3")
     fields += tuple(f"encoder.{field}" for field in ("min_images=1", "side=32", "epochs=1"))
