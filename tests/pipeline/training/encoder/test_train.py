@@ -187,6 +187,7 @@ def test_what_cannot_train_is_refused_before_anything_runs(scenes):
         "extract.grid_backbone to efficientnet-lite2"
     ]
     assert refused("encoder.start=no such.pth")[0].startswith("file of encoder.start not found")
+    assert refused("encoder.start=https://x.org/a.pth")[0].startswith("weights are a URL, which ")
     assert refused("encoder.start=encoder") == [
         "weights 'encoder' are known to extract.weights alone, where they are trained; name "
         "their file, encoder.safetensors in a result of train-encoder"
