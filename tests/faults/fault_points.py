@@ -90,7 +90,7 @@ _CAPTIONER_TRAINING = (
 )
 
 _SHARD = (
-    Point("a2cap.extract.extractor:Extractor.extract_many"),
+    Point("a2cap.extract.extractor:Extractor.start"),
     Point("a2cap.data.features.writer:FeatureWriter.add"),
     Point("a2cap.data.features.writer:FeatureWriter._commit"),
     Point("a2cap.data.features.writer:FeatureWriter.seal"),
