@@ -40,7 +40,11 @@ from a2cap.pipeline.engine.artifact_names import (
 )
 from a2cap.pipeline.experiment import Experiment
 from a2cap.pipeline.extraction.images import ImageFiles
-from a2cap.pipeline.training.encoder.captioned_images import CaptionedImages, collate
+from a2cap.pipeline.training.encoder.captioned_images import (
+    CaptionedImages,
+    SquareImages,
+    collate,
+)
 from a2cap.pipeline.training.encoder.objectives import WordObjective, make_objective, word_shares
 from a2cap.pipeline.training.encoder.train import EncoderUpdater
 from a2cap.pipeline.training.encoder.validation import EncoderInTraining
@@ -203,7 +207,9 @@ def epochs(
     network.train()
     made[0].to(memory_format=torch.channels_last)
     side = encoder.side or made[0].side
-    data = CaptionedImages(ImageFiles(paths), file, ids, side=side, config=encoder)
+    small = captions.parents[2] / f"small {side} {encoder.crop}"
+    squares = SquareImages(ImageFiles(paths), side, encoder.crop, small)
+    data = CaptionedImages(squares, file, ids, encoder)
     batches = Batches(data, collate, encoder.batch_size, encoder.seed, workers=workers)
     updater = EncoderUpdater(network, encoder, steps=10 * len(batches))
 

@@ -119,6 +119,21 @@ def random_part(pixels: Pixels, least: float, draws: Sequence[float]) -> Pixels:
     return pixels[top : top + rows, left : left + columns]
 
 
+def shrunk(pixels: Pixels, side: int, least: float) -> Pixels:
+    """Return an image as means of squares, whose random parts have `side` pixels a side or more.
+
+    An image too small for squares of 2 x 2 is returned itself. least: as of `random_part`.
+    """
+    height, width = pixels.shape[:2]
+    square = min(height, width) // math.ceil(side * math.sqrt(_SHAPE / least))
+    if square < 2:
+        return pixels
+    rows, columns = height // square, width // square
+    whole = pixels[: rows * square, : columns * square]  # a third of the time of any other factor
+    small: Any = cv2.resize(whole, (columns, rows), interpolation=cv2.INTER_AREA)
+    return cast(Pixels, small)
+
+
 def scaled(pixels: Pixels, side: int) -> Pixels:
     """Return an image as a square of so many pixels a side, as extraction scales it."""
     square: Any = cv2.resize(pixels, (side, side))

@@ -38,7 +38,7 @@ class TrainEncoder(Stage):
     files: ExperimentFiles
 
     name = TRAIN_ENCODER
-    version = 1
+    version = 2
     is_distributed = True
 
     def prepare(self, result: OutcomeOf, folder: Path) -> PreparedStage:
@@ -56,7 +56,10 @@ class TrainEncoder(Stage):
         return continued(stage, folder, self.encoder, score=selected, rate_falls=True)
 
     def checks(self, plan: "Plan") -> dict[str, Check]:
-        """Check images, the weights to start from, the device and the disk."""
+        """Check images, the weights to start from, the device and the disk.
+
+        That of the disk counts no small copies of large images, whose sizes decoding tells.
+        """
         return {
             "images": plan.images,
             "splits": plan.shared_files,

@@ -139,7 +139,7 @@ POINTS: Mapping[str, tuple[Point, ...]] = {
     "train-encoder": (
         *_ANY_TRAINING,
         Point("a2cap.extract.trainable_encoder:TrainableEncoder.save", writes=1),
-        Point("a2cap.pipeline.training.encoder.captioned_images:read"),
+        Point("a2cap.pipeline.training.encoder.captioned_images:SquareImages.read"),
         Point("a2cap.pipeline.training.encoder.train:EncoderUpdater.step"),
         Point("a2cap.pipeline.training.encoder.validation:EncoderValidation.figures"),
     ),

@@ -12,6 +12,7 @@ from a2cap.data.batches.loader import Batches, Share
 from a2cap.data.captions.caption_file import CaptionFile
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import InputError
+from a2cap.data.files.atomic import discard
 from a2cap.data.files.sealed_folder import SkippedItem, check_skip_limit
 from a2cap.extract.extract_config import ExtractConfig
 from a2cap.extract.grid import grid_width, load_grid_weights
@@ -24,6 +25,7 @@ from a2cap.pipeline.runtime.training_precision import forward_precision
 from a2cap.pipeline.training.encoder.captioned_images import (
     CaptionedImages,
     EncoderPart,
+    SquareImages,
     collate,
     unreadable,
 )
@@ -54,7 +56,8 @@ def train_encoder(
     tensors = load_grid_weights(weights, extract.grid_backbone)
     encoder = TrainableEncoder(tensors, extract, share=config.trained)
     side = config.side or encoder.side
-    skipped, names = _usable(config, captions, images, run, side=side)
+    squares = SquareImages(images, side, config.crop, run.folder / "small")
+    skipped, names = _usable(config, captions, squares, run)
     width = grid_width(extract)
     objective = make_objective(config, captions, names["train"], vocabulary, width=width)
     network = EncoderInTraining(encoder, objective).to(device)
@@ -63,7 +66,7 @@ def train_encoder(
     if ranks.is_main:
         _log(objective, names, side)
     batches = Batches(
-        CaptionedImages(images, captions, names["train"], side=side, config=config),
+        CaptionedImages(squares, captions, names["train"], config),
         partial(collate, pinned=device.type == "cuda"),
         config.batch_size,
         config.seed,
@@ -71,7 +74,7 @@ def train_encoder(
         workers=run.runtime.workers,
     )
     updater = EncoderUpdater(network, config, steps=config.epochs * len(batches), ranks=ranks)
-    whole = CaptionedImages(images, captions, names["val"], side=side)
+    whole = CaptionedImages(squares, captions, names["val"])
     validation = EncoderValidation(network, whole, config, ranks, run.runtime.workers)
     task = TrainingTask(
         "encoder",
@@ -88,11 +91,12 @@ def train_encoder(
         network.load_state_dict(best)
         encoder.save(run.folder / ENCODER)
         (run.folder / LISTING).unlink(missing_ok=True)
+        discard(squares.folder)
     return skipped
 
 
 def _usable(
-    config: EncoderConfig, captions: CaptionFile, images: Images, run: TrainingRun, *, side: int
+    config: EncoderConfig, captions: CaptionFile, images: SquareImages, run: TrainingRun
 ) -> tuple[list[SkippedItem], dict[str, list[str]]]:
     """Return the images that cannot be read, and the others with captions by split."""
     ranks = Ranks.current()
@@ -110,12 +114,12 @@ def _usable(
         if not left:
             raise InputError(f"split {split!r} has no images; check the annotations")
     smallest = min(share[1] for share in shares)
-    if smallest < side and ranks.is_main:
+    if smallest < images.side and ranks.is_main:
         logger.warning(
             "images have as few as %d pixels a side and are scaled up to encoder.side, %d; "
             "lower it if most are so small",
             smallest,
-            side,
+            images.side,
         )
     return skipped, names
 

@@ -1,14 +1,24 @@
 """Images that an encoder is trained on: parts, colours, captions, and files that are damaged."""
 
+from dataclasses import replace
+from itertools import product
+
 import cv2
 import numpy as np
 import pytest
+from PIL import Image
 
 from a2cap.data.captions.caption_file import CaptionFile
 from a2cap.data.captions.vocabulary import PAD
-from a2cap.extract.trainable_encoder import random_part
+from a2cap.extract.trainable_encoder import random_part, scaled, shrunk
 from a2cap.pipeline.extraction.images import ImageFiles
-from a2cap.pipeline.training.encoder.captioned_images import CaptionedImages, collate, unreadable
+from a2cap.pipeline.training.encoder import captioned_images
+from a2cap.pipeline.training.encoder.captioned_images import (
+    CaptionedImages,
+    SquareImages,
+    collate,
+    unreadable,
+)
 from a2cap.pipeline.training.encoder.encoder_config import EncoderConfig
 from tests.experiments import images_of
 
@@ -17,6 +27,12 @@ from tests.experiments import images_of
 def images(experiment):
     files = (experiment.scenes / "images").iterdir()
     return ImageFiles({path.stem: path for path in files})
+
+
+@pytest.fixture
+def squares(images, tmp_path):
+    """Return the images, of 96 pixels, which are read as they are."""
+    return SquareImages(images, 48, 0.5, tmp_path / "small")
 
 
 @pytest.fixture
@@ -39,12 +55,68 @@ def test_parts_have_the_asked_area_and_lie_inside():
     assert random_part(pixels, 1.0, [0.5] * 4) is pixels
 
 
-def test_an_item_depends_on_epoch_and_index_alone(images, captions, experiment):
+def test_no_part_of_a_smaller_image_is_scaled_up():
+    for side, least, large in product((32, 45), (0.3, 0.5, 1.0), ((400, 533), (901, 299))):
+        small = shrunk(np.zeros((*large, 3), np.uint8), side, least)
+        assert min(small.shape[:2]) < 150
+        for draws in product((0.0, 0.999), (0.0, 0.5, 0.999), (0.5,), (0.5,)):
+            assert min(random_part(small, least, draws).shape[:2]) >= side
+    pixels = np.zeros((199, 400, 3), np.uint8)  # parts need 100
+    assert shrunk(pixels, 65, 0.5) is pixels
+
+
+def test_parts_of_a_smaller_image_are_near_those_that_extraction_would_scale():
+    photograph = cv2.imread("pipeline/chelsea.jpg")
+    small, generator = shrunk(photograph, 80, 0.9), np.random.default_rng(0)
+    assert small.shape == (100, 150, 3)
+    differences = []
+    for _ in range(20):
+        draws = generator.random(4).tolist()
+        part = random_part(photograph, 0.9, draws)
+        smooth = np.asarray(Image.fromarray(part).resize((80, 80), Image.Resampling.BILINEAR))
+        ways = scaled(random_part(small, 0.9, draws), 80), scaled(part, 80)
+        differences.append([np.abs(way - smooth.astype(float)).mean() for way in ways])
+    ours, unsmoothed = np.mean(differences, axis=0)
+    assert ours < 4
+    assert ours < unsmoothed
+
+
+def test_a_large_image_is_decoded_once_and_another_each_time(
+    images, captions, experiment, tmp_path, monkeypatch
+):
+    ids, decoded = images_of(experiment.scenes, "train")[:3], []
+    decode = captioned_images.decode_image
+
+    def counted(encoded, name):
+        decoded.append(name)
+        return decode(encoded, name)
+
+    def items(side):
+        folder = tmp_path / str(side)
+        data = SquareImages(images, side, 0.9, folder)
+        assert unreadable(data, ids, workers=2, shown=False)[0] == []
+        config = EncoderConfig(crop=0.9)
+        made = [CaptionedImages(data, captions, ids, config)[epoch, 0] for epoch in range(3)]
+        return made, data.read(ids[0]), folder
+
+    monkeypatch.setattr(captioned_images, "decode_image", counted)
+    made, pixels, folder = items(32)
+    assert len(decoded) == 3
+    assert pixels.shape == (48, 48, 3)
+    assert len(list(folder.iterdir())) == 3
+    assert (made[0].pixels != made[1].pixels).any()
+    made, pixels, folder = items(48)
+    assert len(decoded) == 3 + 3 + 4
+    np.testing.assert_array_equal(pixels, cv2.imread(str(images.paths[ids[0]])))
+    assert not folder.exists()
+
+
+def test_an_item_depends_on_epoch_and_index_alone(squares, captions, experiment):
     ids = images_of(experiment.scenes, "train")
 
     def dataset(**changes):
         config = EncoderConfig(**changes)
-        return CaptionedImages(images, captions, ids, side=48, config=config)
+        return CaptionedImages(squares, captions, ids, config)
 
     first, again = dataset()[1, 3], dataset()[1, 3]
     assert first.pixels.shape == (48, 48, 3)
@@ -60,12 +132,10 @@ def test_an_item_depends_on_epoch_and_index_alone(images, captions, experiment):
     assert all(row in rows for row in drawn.tokens.tolist())
 
 
-def test_mirrored_images_are_mirrored_and_about_half(images, captions, experiment):
+def test_mirrored_images_are_mirrored_and_about_half(squares, captions, experiment):
     ids = images_of(experiment.scenes, "train")
     plain, mirrored = (
-        CaptionedImages(
-            images, captions, ids, side=48, config=EncoderConfig(mirror=on, crop=1, colour=0)
-        )
+        CaptionedImages(squares, captions, ids, EncoderConfig(mirror=on, crop=1, colour=0))
         for on in (False, True)
     )
     flips = 0
@@ -77,9 +147,11 @@ def test_mirrored_images_are_mirrored_and_about_half(images, captions, experimen
     assert 0.2 < flips / len(ids) < 0.8
 
 
-def test_validation_reads_whole_images_with_all_their_captions(images, captions, experiment):
+def test_validation_reads_whole_images_with_all_their_captions(
+    images, squares, captions, experiment
+):
     ids = images_of(experiment.scenes, "val")
-    item = CaptionedImages(images, captions, ids, side=48)[0, 0]
+    item = CaptionedImages(squares, captions, ids)[0, 0]
     whole = cv2.imread(str(images.paths[ids[0]]))
     np.testing.assert_array_equal(item.pixels, cv2.resize(whole, (48, 48)))
     part = collate([item, item])
@@ -87,9 +159,9 @@ def test_validation_reads_whole_images_with_all_their_captions(images, captions,
     assert part.tokens.shape == (2, *item.tokens.shape)
 
 
-def test_captions_are_padded_to_the_most_and_the_longest(images, captions, experiment):
+def test_captions_are_padded_to_the_most_and_the_longest(squares, captions, experiment):
     ids = images_of(experiment.scenes, "val")
-    item = CaptionedImages(images, captions, ids, side=48)[0, 0]
+    item = CaptionedImages(squares, captions, ids)[0, 0]
     fewer = type(item)(item.image_id, item.pixels, item.tokens[:1, :3])
     part = collate([fewer, item])
     assert part.tokens[0, 0, :3].tolist() == item.tokens[0, :3].tolist()
@@ -97,12 +169,13 @@ def test_captions_are_padded_to_the_most_and_the_longest(images, captions, exper
     assert (part.tokens[0, :, 3:] == PAD).all()
 
 
-def test_damaged_and_missing_images_are_named(images, tmp_path):
+def test_damaged_and_missing_images_are_named(images, squares, tmp_path):
     ids = sorted(images.paths)[:4]
     damaged = tmp_path / "damaged.jpg"
     damaged.write_bytes(images.paths[ids[0]].read_bytes()[:900])
     paths = {**images.paths, ids[0]: damaged, ids[1]: None}
-    skipped, smallest = unreadable(ImageFiles(paths), ids, workers=2, shown=False)
+    damaged_squares = replace(squares, images=ImageFiles(paths))
+    skipped, smallest = unreadable(damaged_squares, ids, workers=2, shown=False)
     assert smallest == 96
     assert [item.image_id for item in skipped] == ids[:2]
     assert "damaged.jpg" in skipped[0].reason

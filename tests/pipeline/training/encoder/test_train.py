@@ -1,11 +1,14 @@
 """Stage train-encoder in an experiment: its order, its result, its resume, and what it refuses."""
 
+import errno
 import logging
 import re
 import shutil
 import signal
 import tarfile
+from collections import Counter
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -15,6 +18,7 @@ from a2cap.data.errors import A2Error, ConfigError, InputError
 from a2cap.data.files.sealed_folder import read_manifest
 from a2cap.pipeline.engine.run import Outcome
 from a2cap.pipeline.engine.status import UnfinishedStageError
+from a2cap.pipeline.training.encoder import captioned_images
 from a2cap.pipeline.training.encoder.train import EncoderUpdater
 from a2cap.pipeline.weights.detectors import BUNDLED
 from tests.experiments import SECTIONS, a2, copied_captioner, make_experiment, problems
@@ -63,11 +67,25 @@ def test_the_encoder_comes_between_captions_and_features(scenes):
     )
 
 
+@pytest.fixture
+def decoded(monkeypatch):
+    """Return the names of the images that are decoded from now on."""
+    names, decode = [], captioned_images.decode_image
+
+    def counted(encoded, name):
+        names.append(name)
+        return decode(encoded, name)
+
+    monkeypatch.setattr(captioned_images, "decode_image", counted)
+    return names
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("objective", ["words", "captions"])
-def test_a_stopped_training_ends_as_an_uninterrupted_one(scenes, objective, monkeypatch):
+def test_a_stopped_training_ends_as_an_uninterrupted_one(scenes, objective, decoded, monkeypatch):
     precision = {"words": "bf16", "captions": "fp32"}[objective]
     of = (f"encoder.objective={objective}", f"encoder.precision={precision}", "encoder.seed=1")
+    of += ("encoder.crop=0.9",) if objective == "words" else ()  # of which images are kept smaller
     whole = trained(scenes, *of)
     stops, step = {2: signal.SIGINT, 5: signal.SIGTERM}, EncoderUpdater.step
 
@@ -87,6 +105,8 @@ def test_a_stopped_training_ends_as_an_uninterrupted_one(scenes, objective, monk
 
     assert until_done(run_again) == [signal.SIGINT, signal.SIGTERM]
     first, second = whole.directory, again[0].directory
+    is_kept = max(Counter(decoded).values()) == 2
+    assert is_kept == (objective == "words")
     files = [folder / "encoder.safetensors" for folder in (first, second)]
     assert files[0].read_bytes() == files[1].read_bytes()
     assert without_speed(first) == without_speed(second)
@@ -157,6 +177,26 @@ def test_a_damaged_image_is_skipped_and_named(tmp_path, monkeypatch):
         result = opened.run("train-encoder")
     [skipped] = read_manifest(result.directory).skipped
     assert skipped.image_id == image.stem
+
+
+def test_a_full_disk_loses_no_smaller_image_and_none_is_left(scenes, decoded, monkeypatch):
+    monkeypatch.setattr(EncoderUpdater, "step", lambda *_: [])
+    save, of = np.save, ("encoder.epochs=1", "encoder.crop=0.9")
+
+    def full(stream, pixels):
+        if len(decoded) > 5:
+            stream.write(b"half")
+            raise OSError(errno.ENOSPC, "No space left on device")
+        save(stream, pixels)
+
+    with monkeypatch.context() as patched, pytest.raises(OSError, match="No space left"):
+        patched.setattr(np, "save", full)
+        trained(scenes, *of)
+    lost = decoded[5:]
+    result = trained(scenes, *of).directory
+    assert all(count == 1 + (name in lost) for name, count in Counter(decoded).items())
+    assert len(set(decoded)) > 32
+    assert not list(result.glob("**/*small*"))
 
 
 def test_images_of_a_tar_are_read_and_no_list_of_them_is_left(scenes, tmp_path, monkeypatch):
