@@ -20,6 +20,7 @@ from a2cap.extract.detector.detector import CHUNK_OF_GPU, Detector
 from a2cap.extract.detector.resnet import Architecture
 from a2cap.extract.extract_config import ExtractConfig
 from a2cap.extract.grid import grid_width
+from a2cap.extract.weights.torch_files import is_safetensors
 from a2cap.model.captioners.kinds import make_captioner
 from a2cap.model.captioners.model_config import ModelConfig
 from a2cap.pipeline.configuration import Config
@@ -38,11 +39,8 @@ def feature_width(config: ExtractConfig, weights: Path) -> int:
     """Return the feature width F; raise WeightsError if a safetensors file is damaged."""
     if config.pools_map:
         return grid_width(config)
-    with weights.open("rb") as file:
-        # eight bytes of length, then JSON; other layouts cannot be asked without loading them
-        is_safetensors = file.read(9)[8:] == b"{"
     try:
-        if is_safetensors:
+        if is_safetensors(weights):  # other layouts cannot be asked without loading them
             with safe_open(weights, framework="np") as tensors:
                 if _CLASSIFIER in tensors.keys():  # noqa: SIM118
                     return int(tensors.get_slice(_CLASSIFIER).get_shape()[1])
