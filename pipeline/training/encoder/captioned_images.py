@@ -53,7 +53,7 @@ class EncoderPart:
 
 
 def collate(items: Sequence[EncoderItem], *, pinned: bool = False) -> EncoderPart:
-    """Return a part of at least one image with padded captions; pinned: in page-locked memory."""
+    """Return a part of at least one image, captions padded; pinned: pixels page-locked."""
     shape = tuple(max(item.tokens.shape[axis] for item in items) for axis in (0, 1))
     tokens = torch.full((len(items), *shape), PAD)
     for row, item in zip(tokens, items, strict=True):
