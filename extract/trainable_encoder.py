@@ -135,7 +135,7 @@ def shrunk(pixels: Pixels, side: int, least: float) -> Pixels:
 
 
 def scaled(pixels: Pixels, side: int) -> Pixels:
-    """Return an image as a square of so many pixels a side; extraction smooths it too."""
+    """Return an image as a square of so many pixels a side, which extraction would smooth."""
     square: Any = cv2.resize(pixels, (side, side))
     return cast(Pixels, square)
 

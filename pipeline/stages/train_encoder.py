@@ -58,7 +58,7 @@ class TrainEncoder(Stage):
     def checks(self, plan: "Plan") -> dict[str, Check]:
         """Check images, the weights to start from, the device and the disk.
 
-        That of the disk counts no small copies of large images, whose sizes decoding tells.
+        The disk's leaves out small copies of large images: sizes are known after decoding.
         """
         return {
             "images": plan.images,
