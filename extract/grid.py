@@ -229,8 +229,15 @@ def map_network(
     `input_of` states. Raises WeightsError for the weights of another network.
     """
     backbone = _backbone(config.grid_backbone)
-    tensors = _load(backbone, weights, config.grid_backbone)
+    tensors = _fitting(backbone, weights, config.grid_backbone)
+    _module(backbone).load_state_dict(tensors, strict=False)
     return _up_to(backbone, config.grid_layer).eval(), tensors
+
+
+def check_grid_weights(weights: Mapping[str, Tensor], name: GridBackbone, *, file: str) -> None:
+    """Raise WeightsError, which names their file, for the weights of another network."""
+    with torch.device("meta"):
+        _fitting(_backbone(name), weights, name, file=f" {file!r}")
 
 
 Levels = tuple[float, float, float]
@@ -322,10 +329,16 @@ def _backbone(name: GridBackbone) -> nn.Module:
     return cast(nn.Module, torchvision_module("models").get_model(name, weights=None, **options))
 
 
-def _load(backbone: nn.Module, weights: Mapping[str, Tensor], name: str) -> Mapping[str, Tensor]:
-    """Load a state dict and return its tensors that count; WeightsError for another network."""
-    network = backbone.network if isinstance(backbone, TimmBackbone) else backbone
-    tensors = network.state_dict()
+def _module(backbone: nn.Module) -> nn.Module:
+    """Return the module that has the tensors of a backbone by the names of their files."""
+    return backbone.network if isinstance(backbone, TimmBackbone) else backbone
+
+
+def _fitting(
+    backbone: nn.Module, weights: Mapping[str, Tensor], name: str, *, file: str = ""
+) -> Mapping[str, Tensor]:
+    """Return the tensors of a state dict that count; WeightsError for another network."""
+    tensors = _module(backbone).state_dict()
     omitted = getattr(backbone, "classifiers", _CLASSIFIERS)
     expected = {key: value for key, value in tensors.items() if not key.startswith(omitted)}
     expected = {key: value for key, value in expected.items() if not key.endswith(_UNUSED)}
@@ -335,10 +348,10 @@ def _load(backbone: nn.Module, weights: Mapping[str, Tensor], name: str) -> Mapp
     unknown = () if isinstance(backbone, EfficientNetLite) else weights.keys() - tensors.keys()
     if problems := sorted(expected.keys() - fits.keys()) or wrong or sorted(unknown):
         raise WeightsError(
-            f"weights do not fit {name}: {len(problems):,} tensors are missing, unknown or of "
-            f"another shape, first {problems[0]}; name its state dict"
+            f"weights{file} do not fit {name}: {len(problems):,} tensors are missing, unknown or "
+            f"of another shape, first {problems[0]}; name its state dict, or correct "
+            "extract.grid_backbone"
         )
-    network.load_state_dict(fits, strict=False)
     return fits
 
 

@@ -24,7 +24,7 @@ from a2cap.data.files.paths import require_folder, size_of
 from a2cap.data.files.sealed_folder import SkippedItem, check_skip_limit
 from a2cap.data.identities import shared_images
 from a2cap.data.sources.open_source import image_source, open_source
-from a2cap.extract.grid import grid_parameters, grid_width, load_grid_weights
+from a2cap.extract.grid import check_grid_weights, grid_parameters, grid_width, load_grid_weights
 from a2cap.pipeline.configuration import Config
 from a2cap.pipeline.engine.artifact_names import CAPTIONS, EXTRACT, FEATURES, PREPROCESS, VOCABULARY
 from a2cap.pipeline.engine.prepared_stage import PreparedStage, StagePaths
@@ -245,8 +245,10 @@ class Plan:
         return feature_width(self.config.extract, weights_file(self.config.extract))
 
     def grid_weights(self, path: Path) -> str:
-        """Check that weights can be read, and do not state another network of the grid."""
-        tensors = load_grid_weights(path, self.config.extract.grid_backbone)
+        """Check that weights can be read, and are of the network of the grid."""
+        backbone = self.config.extract.grid_backbone
+        tensors = load_grid_weights(path, backbone)
+        check_grid_weights(tensors, backbone, file=path.name)
         return f"{path}, {len(tensors):,} tensors"
 
     @cached_property

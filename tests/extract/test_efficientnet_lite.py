@@ -45,7 +45,8 @@ def test_weights_of_another_network_are_refused():
     weights = EfficientNetLite(NAME).state_dict()
     assert refusal(GridExtractor, weights, config=config) == (
         "weights do not fit efficientnet-lite0: 187 tensors are missing, unknown or of another "
-        "shape, first _blocks.3._depthwise_conv.weight; name its state dict"
+        "shape, first _blocks.3._depthwise_conv.weight; name its state dict, or correct "
+        "extract.grid_backbone"
     )
 
 

@@ -229,7 +229,7 @@ def test_a_layer_without_a_map_is_refused(layer, message):
 def test_weights_of_another_network_are_refused_with_their_keys(network):
     message = (
         "weights do not fit resnet18: 1 tensors are missing, unknown or of another shape, "
-        "first {}; name its state dict"
+        "first {}; name its state dict, or correct extract.grid_backbone"
     )
     whole = network.state_dict()
     for wrong in ("conv1.weight", "layer1.0.bn1.bias"):

@@ -102,7 +102,7 @@ def test_weights_of_another_network_are_refused(network):
         _, weights = network(saved)
         message = refusal(load_extractor, weights, config=config(named))
         assert message.startswith(f"weights do not fit timm/{named}: ")
-        assert message.endswith("; name its state dict")
+        assert message.endswith("; name its state dict, or correct extract.grid_backbone")
 
 
 @pytest.mark.slow

@@ -69,5 +69,5 @@ def test_the_file_extracts_the_last_map_of_its_network(tmp_path, make_image):
     )
     assert message == (
         "weights do not fit vgg16: 6 tensors are missing, unknown or of another shape, "
-        "first features.17.bias; name its state dict"
+        "first features.17.bias; name its state dict, or correct extract.grid_backbone"
     )

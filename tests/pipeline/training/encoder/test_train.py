@@ -14,8 +14,9 @@ import torch
 from safetensors.torch import load_file
 
 import a2cap
-from a2cap.data.errors import A2Error, ConfigError, InputError
+from a2cap.data.errors import ConfigError, InputError
 from a2cap.data.files.sealed_folder import read_manifest
+from a2cap.extract.torchvision_module import torchvision_module
 from a2cap.pipeline.engine.run import Outcome
 from a2cap.pipeline.engine.status import UnfinishedStageError
 from a2cap.pipeline.training.encoder import captioned_images
@@ -262,12 +263,40 @@ def test_an_encoder_of_another_network_is_refused_before_anything_runs(scenes):
         ]
 
 
-def test_a_network_without_a_map_is_refused_before_anything_runs(scenes, tmp_path):
-    torch.save({"fc.weight": torch.zeros(1)}, tmp_path / "a.pth")
+def state_dict(network, path):
+    """Write weights of a network of torchvision, without those of its classifier."""
+    with torch.device("meta"):
+        tensors = torchvision_module("models").get_model(network).state_dict()
+    kept = {n: torch.zeros_like(t, device="cpu") for n, t in tensors.items() if "classi" not in n}
+    torch.save(kept, path)
+    return path
 
+
+def test_a_state_dict_of_another_network_is_refused_before_anything_runs(scenes, tmp_path):
+    file = state_dict("resnet18", tmp_path / "other.pth")
+    grid, other = "extract.boxes=grid", "extract.grid_backbone=resnet34"
+    refused = (
+        "weights 'other.pth' do not fit resnet34: 80 tensors are missing, unknown or of another "
+        "shape, first layer1.2.bn1.bias; name its state dict, or correct extract.grid_backbone"
+    )
+    with scenes.open(*ENCODER, other, f"encoder.start={file}") as opened:
+        assert problems(opened, "train-encoder") == [refused]
+    with scenes.open(f"extract.weights={file}", grid, other) as opened:
+        assert problems(opened, "extract") == [refused]
+    fields = [
+        word for field in (f"extract.weights={file}", grid, other) for word in ("--set", field)
+    ]
+    place = ("-c", scenes.config_file, "--artifacts", tmp_path / "new", *fields)
+    assert a2("run", *place, code=1).stderr == f"a2: {refused}\n"
+    assert f"extract        problem  weights: {refused}\n" in a2("doctor", *place, code=1).stdout
+    assert not list(tmp_path.glob("new/*/"))
+
+
+def test_a_network_without_a_map_is_refused_before_anything_runs(scenes, tmp_path):
     def refused(network, layer):
         fields = (f"extract.grid_backbone={network}", f"extract.grid_layer={layer}")
-        with scenes.open(*ENCODER, *fields, f"encoder.start={tmp_path / 'a.pth'}") as opened:
+        start = state_dict(network, tmp_path / "a.pth")
+        with scenes.open(*ENCODER, *fields, f"encoder.start={start}") as opened:
             return problems(opened, "train-encoder")
 
     assert refused("resnet18", "fc") == [
@@ -309,14 +338,6 @@ def test_without_memory_for_a_part_its_halves_are_learnt(scenes, caplog, monkeyp
         "out of memory with 8 images at once; computing 4 at a time, with the gradient of the "
         "whole batch; set accumulate to 2 or more to begin so"
     ) in caplog.messages
-
-
-def test_a_start_of_another_network_is_refused(scenes, tmp_path):
-    torch.save({"fc.weight": torch.zeros(1)}, tmp_path / "other.pth")
-    words = ("extract.grid_backbone=resnet18", f"encoder.start={tmp_path / 'other.pth'}")
-    with pytest.raises(A2Error) as raised:
-        trained(scenes, *words)
-    assert str(raised.value).startswith("weights do not fit resnet18: ")
 
 
 def test_few_images_for_many_words_and_small_images_are_said(scenes, caplog, monkeypatch):
