@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Literal
 
 from a2cap.data.errors import InputError
-from a2cap.data.image_ids import IdRule, image_id, named_id, names_file, results_id, sample_ids
+from a2cap.data.image_ids import IdRule, named_id, names_file, results_id, sample_ids
 
 Key = int | str
 """An image as a file names it: the id of an annotation, a number, a stem, a name or a path."""
@@ -187,38 +187,6 @@ def normal_key(key: Key) -> str:
     with suppress(InputError):
         return named_id(key)
     return key  # an id of annotations need not be a possible name of a file
-
-
-def identify(
-    images: Sequence[tuple[str | None, Key | None]],
-    *,
-    numbers: Numbers | None = None,
-    rule: IdRule = "number",
-) -> tuple[list[str], Identities]:
-    """Return an id for each image of a file, and their identities.
-
-    images: name of each file and its id in the annotations, None where they are not stated. The
-    ids are those of the files if every image has a different one, else those of the annotations.
-    Raises InputError if neither tells the images apart.
-    """
-    files = [_file_id(file, rule) for file, _ in images]
-    stated_files = [file for file in files if file is not None]
-    if len({*stated_files}) == len(images):
-        owned = zip(stated_files, (key for _, key in images), strict=True)
-        return stated_files, Identities(owned, numbers=numbers, rule=rule)
-    keys = [normal_key(key) for _, key in images if key is not None]
-    if len({*keys}) < len(images):
-        raise InputError(
-            f"{len(images):,} images have {len({*stated_files}):,} different file names and "
-            f"{len({*keys}):,} different ids; give each image its own id"
-        )
-    return keys, Identities()
-
-
-def _file_id(file: str | None, rule: IdRule) -> str | None:
-    with suppress(InputError):
-        return None if file is None else image_id(file, rule)
-    return None
 
 
 def shared_images(

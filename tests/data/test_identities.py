@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from a2cap.data.identities import Identities, identify, normal_key
+from a2cap.data.identities import Identities, normal_key
 from a2cap.data.image_ids import image_id, names_file, results_id
 from tests.data.messages import message_of
 
@@ -61,8 +61,8 @@ def test_an_image_has_one_identity_by_its_file_and_by_its_own_id(owns, pattern, 
     files = [pattern.format(number) for number in range(1, len(owns) + 1)]
     images = list(zip(files, owns, strict=True))
     random.shuffle(images)
-    ids, identities = identify(images)
-    assert ids == [image_id(file) for file, _ in images]
+    ids = [image_id(file) for file, _ in images]
+    identities = Identities(zip(ids, (own for _, own in images), strict=True))
     by_annotation = identities.reader("the results", prefer="annotation")
     for (file, own), identity in zip(images, ids, strict=True):
         assert identities.reader("the captions")(file) == identity
@@ -153,14 +153,3 @@ def test_ids_are_written_as_the_annotations_have_them():
 def test_an_id_that_no_file_can_have_is_an_id():
     identities = Identities([("a", "/abs"), ("b", "")])
     assert [identities.reader("results")(key) for key in ("/abs", "")] == ["a", "b"]
-
-
-def test_images_whose_files_share_an_id_go_by_their_own():
-    ids, identities = identify([("train/001.jpg", 1), ("val/001.jpg", 2)])
-    assert (ids, bool(identities)) == (["000000000001", "000000000002"], False)
-    ids, identities = identify([("train/001.jpg", 1), ("val/001.jpg", 2)], rule="path")
-    assert ids == ["train/001", "val/001"]
-    assert dict(identities.own_ids) == {"train/001": 1, "val/001": 2}
-    assert message_of(identify, [("a.jpg", 1), ("a.png", 1), (None, 2)]) == (
-        "3 images have 1 different file names and 2 different ids; give each image its own id"
-    )
