@@ -163,40 +163,26 @@ class Captioner:
             raise InputError(f"batch_size is {batch_size}; give 1 or more")
         if on_error not in ("raise", "skip"):
             raise InputError(f'on_error is unknown: {on_error!r}; choose "raise" or "skip"')
-        return self._captions(
-            listed(images),
-            boxes,
-            size=batch_size,
-            skip=on_error == "skip",
-            bar=progress,
-            channels=channels,
-        )
+        paths = listed(images)
 
-    def _captions(
-        self,
-        images: Iterable[AnyImage],
-        boxes: Iterable[ArrayLike | None] | None,
-        *,
-        size: int,
-        skip: bool,
-        bar: bool,
-        channels: Channels,
-    ) -> Iterator[Caption]:
-        rest = enumerate(_pairs(images, boxes))
-        total = len(images) if isinstance(images, Sized) else 0
-        with track("caption", total=total, shown=bar) as progress:
-            while group := list(islice(rest, size)):
-                works = [partial(self._open, *pair, channels) for _, pair in group]
-                captioned = self._captioner.caption_each(works, attention=True)
-                progress.advance(len(group))
-                for (number, (image, _)), image_result in zip(group, captioned, strict=True):
-                    if not isinstance(image_result, A2Error):
-                        yield self._caption(image, image_result, channels)
-                        continue
-                    text = f"image {number}: {image_result}"
-                    if not skip:
-                        raise type(image_result)(text) from image_result
-                    logger.warning("skipped %s", text)
+        def captions() -> Iterator[Caption]:
+            rest = enumerate(_pairs(paths, boxes))
+            total = len(paths) if isinstance(paths, Sized) else 0
+            with track("caption", total=total, shown=progress) as bar:
+                while group := list(islice(rest, batch_size)):
+                    works = [partial(self._open, *pair, channels) for _, pair in group]
+                    captioned = self._captioner.caption_each(works, attention=True)
+                    bar.advance(len(group))
+                    for (number, (image, _)), image_result in zip(group, captioned, strict=True):
+                        if not isinstance(image_result, A2Error):
+                            yield self._caption(image, image_result, channels)
+                            continue
+                        text = f"image {number}: {image_result}"
+                        if on_error == "raise":
+                            raise type(image_result)(text) from image_result
+                        logger.warning("skipped %s", text)
+
+        return captions()
 
     def _open(self, image: AnyImage, boxes: ArrayLike | None, channels: Channels) -> OpenedImage:
         with nullcontext() if path_of(image) else _lock:
