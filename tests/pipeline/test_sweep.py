@@ -256,7 +256,7 @@ def test_systems_of_a_table_are_evaluated_as_an_ensemble_of_each_seed(monkeypatc
         return Outcome(Path(f"{train.lr}-{train.seed}-{train.epochs}"), None, ran=True)
 
     monkeypatch.setattr(command, "_run", run)
-    monkeypatch.setattr(command, "_require_joinable", lambda ensemble, variants: None)
+    monkeypatch.setattr(command._Sweep, "require_joinable", lambda sweep: None)
     monkeypatch.setattr(Experiment, "result", result)
     answer = a2("sweep", "--table", table, "--set", "train.seed=1,3")
     assert joined == [(0.5, f"1.0-{seed}", (0.7, 0.3)) for seed in ("1-1", "3-1", "1-2")]

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from operator import itemgetter
 from pathlib import Path
@@ -105,108 +105,101 @@ def sweep(
             with variant.open() as experiment:
                 click.echo(f"{varied}: {_state(experiment)}")
         return
-    _require_joinable(ensembles, variants)
-    failed: list[str] = []
-    scores, trained, skipped = _run_points(points, variants, ensembles, failed)
-    skipped = _run_ensembles(ensembles, trained, scores, failed) or skipped
-    if scores and table is not None:
-        _print_paper(scores, latex=latex)
-    elif scores:
-        _print_means(scores)
+    running = _Sweep(variants, ensembles)
+    running.require_joinable()
+    running.run_points(points)
+    running.run_ensembles()
+    if running.scores and table is not None:
+        _print_paper(running.scores, latex=latex)
+    elif running.scores:
+        _print_means(running.scores)
+    _end(running.failed, len(points) + len(ensembles), skipped=running.skipped)
+
+
+@dataclass
+class _Sweep:
+    """The combinations and ensembles of a sweep, and what those that ran gave.
+
+    variants: options of each combination. scores: of what did not fail. trained: options and
+    captioner of the combinations that an ensemble may need. skipped: True if items were.
+    """
+
+    variants: Mapping[str, ExperimentOptions]
+    ensembles: Sequence[PointGroup]
+    scores: list[tuple[Point, Scores]] = field(default_factory=list)
+    trained: dict[str, tuple[ExperimentOptions, Path]] = field(default_factory=dict)
+    failed: list[str] = field(default_factory=list)
+    skipped: bool = False
+
+    def require_joinable(self) -> None:
+        """Raise A2Error if captioners of an ensemble would not fit, before hours of training.
+
+        Runs the stages before the first training of each; what fails there is reported when the
+        combination runs.
+        """
+        results: dict[str, tuple[Path, Path]] = {}
+        for name in dict.fromkeys(name for group in self.ensembles for name in group.members):
+            if name not in self.variants:
+                raise InputError(
+                    f"an ensemble needs {name!r}, which is not a combination; give its systems the "
+                    "same values with several combinations"
+                )
+            click.echo(f"{name}: features and words of an ensemble")
+            with self.variants[name].open() as experiment, suppress(A2Error, ModelError):
+                before = experiment.names[: experiment.names.index(TRAIN_XE)]
+                outcomes = dict(zip(before, experiment.run_all(before, print_outcome), strict=True))
+                results[name] = outcomes[PREPROCESS].directory, outcomes[EXTRACT].directory
+        for ensemble in self.ensembles:
+            members = [results[name] for name in ensemble.members if name in results]
+            for (captions, features), (next_captions, next_features) in pairwise(members):
+                require_vocabulary(next_captions, captions)
+                require_extractor(next_features, features)
+
+    def run_points(self, points: Sequence[Point]) -> None:
+        """Run all combinations."""
+        for number, point in enumerate(points, 1):
+            variant = self.variants[point.varied]
+            click.echo(f"[{number}/{len(points)}] {point.varied}")
+            with variant.open() as experiment, self._reported(point.varied):
+                self._run(experiment, point)
+                if self.ensembles:
+                    last = experiment.result(experiment.training[-1], needed_by="evaluate")
+                    self.trained[point.varied] = variant, last.directory
+
+    def run_ensembles(self) -> None:
+        """Evaluate the captioners of each ensemble."""
+        for ensemble in self.ensembles:
+            click.echo(ensemble.varied)
+            with self._reported(ensemble.varied):
+                if missing := [name for name in ensemble.members if name not in self.trained]:
+                    raise InputError(f"no captioner of {'; '.join(missing)}; train it first")
+                (options, _), *rest = (self.trained[name] for name in ensemble.members)
+                folders = override("evaluate.ensemble", tuple(folder for _, folder in rest))
+                with options.open(folders, *ensemble.overrides) as experiment:
+                    self._run(experiment, Point((), ensemble.varied, ensemble.setting))
+
+    def _run(self, experiment: Experiment, point: Point) -> None:
+        scores, skipped = _run(experiment)
+        self.scores.append((point, scores))
+        self.skipped = self.skipped or skipped
+
+    @contextmanager
+    def _reported(self, name: str) -> Iterator[None]:
+        """Report an error of the block and note its name, so that the sweep goes on."""
+        try:
+            yield
+        except (A2Error, ModelError) as error:
+            self.failed.append(name)
+            click.echo(f"a2: {name} failed: {error}", err=True)
+
+
+def _end(failed: Sequence[str], count: int, *, skipped: bool) -> None:
+    """Exit with 1 if some of `count` runs failed, with 3 if items were skipped."""
     if failed:
-        text = f"{len(failed)} of {len(points) + len(ensembles)} failed: {'; '.join(failed)}"
+        text = f"{len(failed)} of {count} failed: {'; '.join(failed)}"
         raise Failure(f"{text}; run the same command again to continue", EXIT_ERROR)
     if skipped:
         raise click.exceptions.Exit(EXIT_SKIPPED)
-
-
-def _require_joinable(
-    ensembles: Sequence[PointGroup], variants: Mapping[str, ExperimentOptions]
-) -> None:
-    """Raise A2Error if captioners of an ensemble would not fit, before hours of training.
-
-    Runs the stages before the first training of each; what fails there is reported when the
-    combination runs. variants: options of the points.
-    """
-    results: dict[str, tuple[Path, Path]] = {}
-    for name in dict.fromkeys(name for ensemble in ensembles for name in ensemble.members):
-        if name not in variants:
-            raise InputError(
-                f"an ensemble needs {name!r}, which is not a combination; give its systems the "
-                "same values with several combinations"
-            )
-        click.echo(f"{name}: features and words of an ensemble")
-        with variants[name].open() as experiment, suppress(A2Error, ModelError):
-            before = experiment.names[: experiment.names.index(TRAIN_XE)]
-            outcomes = dict(zip(before, experiment.run_all(before, print_outcome), strict=True))
-            results[name] = outcomes[PREPROCESS].directory, outcomes[EXTRACT].directory
-    for ensemble in ensembles:
-        members = [results[name] for name in ensemble.members if name in results]
-        for (captions, features), (next_captions, next_features) in pairwise(members):
-            require_vocabulary(next_captions, captions)
-            require_extractor(next_features, features)
-
-
-def _run_points(
-    points: Sequence[Point],
-    variants: Mapping[str, ExperimentOptions],
-    ensembles: Sequence[PointGroup],
-    failed: list[str],
-) -> tuple[list[tuple[Point, Scores]], dict[str, tuple[ExperimentOptions, Path]], bool]:
-    """Run all combinations; add the names of those that fail to `failed`.
-
-    Returns the scores, options and captioner of each that an ensemble may need, and True if items
-    were skipped.
-    """
-    scores: list[tuple[Point, Scores]] = []
-    trained: dict[str, tuple[ExperimentOptions, Path]] = {}
-    skipped = False
-    for number, point in enumerate(points, 1):
-        variant = variants[point.varied]
-        click.echo(f"[{number}/{len(points)}] {point.varied}")
-        with variant.open() as experiment, _reported(point.varied, failed):
-            run_scores, incomplete = _run(experiment)
-            skipped = skipped or incomplete
-            scores.append((point, run_scores))
-            if ensembles:
-                last = experiment.result(experiment.training[-1], needed_by="evaluate")
-                trained[point.varied] = variant, last.directory
-    return scores, trained, skipped
-
-
-def _run_ensembles(
-    ensembles: Sequence[PointGroup],
-    trained: Mapping[str, tuple[ExperimentOptions, Path]],
-    scores: list[tuple[Point, Scores]],
-    failed: list[str],
-) -> bool:
-    """Evaluate the captioners of each ensemble; return True if items were skipped.
-
-    trained: options and captioner of each point that did not fail.
-    """
-    skipped = False
-    for ensemble in ensembles:
-        click.echo(ensemble.varied)
-        with _reported(ensemble.varied, failed):
-            if missing := [name for name in ensemble.members if name not in trained]:
-                raise InputError(f"no captioner of {'; '.join(missing)}; train it first")
-            (options, _), *rest = (trained[name] for name in ensemble.members)
-            folders = override("evaluate.ensemble", tuple(folder for _, folder in rest))
-            with options.open(folders, *ensemble.overrides) as experiment:
-                run_scores, incomplete = _run(experiment)
-            skipped = skipped or incomplete
-            scores.append((Point((), ensemble.varied, ensemble.setting), run_scores))
-    return skipped
-
-
-@contextmanager
-def _reported(name: str, failed: list[str]) -> Iterator[None]:
-    """Report an error of the block and add the name to `failed`, so that the sweep goes on."""
-    try:
-        yield
-    except (A2Error, ModelError) as error:
-        failed.append(name)
-        click.echo(f"a2: {name} failed: {error}", err=True)
 
 
 def _search(options: ExperimentOptions, trials: int, *, dry_run: bool) -> None:
@@ -235,11 +228,8 @@ def _search(options: ExperimentOptions, trials: int, *, dry_run: bool) -> None:
         if done[-1].score is None:
             click.echo(f"a2: {done[-1].setting} {done[-1].outcome}", err=True)
     _print_trials(done)
-    if failed := [trial.setting for trial in done if trial.outcome.startswith("failed")]:
-        text = f"{len(failed)} of {trials} failed: {'; '.join(failed)}"
-        raise Failure(f"{text}; run the same command again to continue", EXIT_ERROR)
-    if skipped:
-        raise click.exceptions.Exit(EXIT_SKIPPED)
+    failed = [trial.setting for trial in done if trial.outcome.startswith("failed")]
+    _end(failed, trials, skipped=skipped)
 
 
 def _print_trials(trials: Sequence[Trial]) -> None:
