@@ -4,7 +4,7 @@ import csv
 import io
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ from a2cap.data.files.atomic import write_durably
 from a2cap.data.files.checksum import sha256_of
 from a2cap.data.files.csv_cell import as_text
 from a2cap.data.files.paths import require_folder
-from a2cap.data.identities import Key
 from a2cap.data.image_ids import find_images
 from a2cap.data.scenes.truth import Scenes, judge_captions, read_scenes
 from a2cap.data.tokenizers import Tokenizer
@@ -92,7 +91,7 @@ class ScoredFiles:
         captions, raw = results.captions, references.texts
         tokens = references.tokens(tokenizer)
         sources = (self.captions, path, self.word_groups, self.scenes, self.instances)
-        return score_evaluation(
+        evaluation = score_evaluation(
             f"Captions of {self.captions.name}",
             captions,
             # References of images without a caption do not count in CIDEr's document frequencies.
@@ -105,6 +104,9 @@ class ScoredFiles:
             scenes=scenes,
             annotated=annotated,
             shown={image_id: raw[image_id][: self.most] for image_id in captions},
+        )
+        return replace(
+            evaluation,
             skipped=dict.fromkeys(missing, f"no caption in {self.captions.name}"),
             provenance={
                 METRIC_TOKENS: metric_tokens(tokenizer),
@@ -152,10 +154,6 @@ def score_evaluation(
     idf: Idf = "references",
     shown: Mapping[str, Sequence[str]] | None = None,
     figures: Mapping[str, float] | None = None,
-    skipped: Mapping[str, str] | None = None,
-    provenance: Mapping[str, str] | None = None,
-    facts: Mapping[str, str] | None = None,
-    keys: Mapping[str, Key] | None = None,
 ) -> ScoreReport:
     """Score one caption per image against the tokens of its references.
 
@@ -175,13 +173,9 @@ def score_evaluation(
         captions,
         shown or references,
         score(tokens, references, metrics=(*DEFAULTS, *metrics), judged=judged, **options),
-        skipped=skipped or {},
         figures=figures or caption_statistics(list(tokens.values())),
-        provenance=provenance or {},
         word_groups=score_word_groups(tokens, references, groups) if groups else None,
         judged=judged or {},
-        facts=facts or {},
-        keys=keys or {},
     )
 
 
