@@ -99,11 +99,10 @@ class CaptionReward:
         *,
         eos: bool,
         bleu_weight: float = 0.0,
-        special: SpecialTokens | None = None,
     ) -> None:
         if not len(references.tokens):
             raise ModelError("all references are empty; give each image captions")
-        self._special = special or SpecialTokens()
+        self._special = SpecialTokens()
         self._frequencies = frequencies
         self._eos = eos
         self._bleu_weight = bleu_weight

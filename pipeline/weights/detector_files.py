@@ -29,11 +29,10 @@ logger = logging.getLogger(__name__)
 _RECORD = "record.json"
 
 
-def download_detector(name: str, *, pause: float = 1.0) -> Path:
+def download_detector(name: str) -> Path:
     """Download a published detector from its first working URL and return its canonical weights.
 
-    pause: seconds before a URL is tried again. Raises DownloadError, with the answer of every URL,
-    when none of them works.
+    Raises DownloadError, with the answer of every URL, when none of them works.
     """
     weights = downloaded_detector(name)
     if weights is not None:
@@ -43,7 +42,7 @@ def download_detector(name: str, *, pause: float = 1.0) -> Path:
         # a dead link may answer with a web page, which must not pass for the next URL's file
         file = weights_folder(name) / f"download from URL {number}"
         try:
-            download(url, file, pause=pause)
+            download(url, file)
             return _keep(name, file, url)
         except A2Error as error:
             logger.warning("%s", error)

@@ -289,6 +289,6 @@ def _regions(
     )
 
 
-def damaged(name: str, reason: object, remedy: str = "download it again") -> InputError:
+def damaged(name: str, reason: object) -> InputError:
     """Return the error of a file that cannot be read as what it is."""
-    return InputError(f"{name} is damaged: {' '.join(str(reason).split())}; {remedy}")
+    return InputError(f"{name} is damaged: {' '.join(str(reason).split())}; download it again")
