@@ -37,14 +37,7 @@ def erasure_rows(orders: "Sequence[Erasure]") -> list[Row]:
         }
         for name, ends in intervals(erasure).items():
             row |= {name: getattr(erasure, name), f"{name}_low": ends[0], f"{name}_high": ends[1]}
-        rows.append(
-            {
-                **row,
-                "all_removed": erasure.all_removed,
-                "shapley": erasure.shapley,
-                "exact": erasure.exact,
-            }
-        )
+        rows.append(row | {n: getattr(erasure, n) for n in ("all_removed", "shapley", "exact")})
     return rows
 
 
