@@ -11,7 +11,6 @@ import os
 import platform
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, cast
@@ -41,14 +40,6 @@ _IMAGES = 5000
 """Images that one process scores, which bounds its memory."""
 
 
-@dataclass(frozen=True)
-class Spice:
-    """F-scores of one image; None for a category that is not in its references."""
-
-    overall: float
-    parts: dict[str, float | None]
-
-
 def spice_jars() -> list[Path]:
     """Return the class path; raise JavaError if the parser or its models are missing."""
     folder = pycocoevalcap_folder() / "spice"
@@ -74,14 +65,14 @@ def spice_obstacle(*, requested: bool = True) -> str | None:
     return None
 
 
-def spice_values(
+def spice_statistics(
     candidates: Sequence[str],
     references: Sequence[Sequence[str]],
-    *,
     advance: Callable[[int], object],
-) -> list[Spice]:
-    """Return SPICE of each candidate against the references of its image.
+) -> Floats:
+    """Return (N, 1 + P), F-scores of each candidate against the references of its image.
 
+    They are SPICE, and those of its PARTS, NaN for one that is not in the references.
     advance: called with the number of processed captions; the sum is the number of all captions.
     Raises JavaError if SPICE cannot run.
     """
@@ -89,22 +80,10 @@ def spice_values(
     total = len(pairs) + sum(map(len, references))
     with tempfile.TemporaryDirectory() as name:
         parsed = _parse(candidates, references, Path(name), advance) if _HAS_CACHE else 0
-        scores: list[Spice] = []
-        for start in range(0, len(pairs), _IMAGES):
-            scores += _scored(pairs[start : start + _IMAGES], Path(name))
+        starts = range(0, len(pairs), _IMAGES)
+        scores = [_scored(pairs[start : start + _IMAGES], Path(name)) for start in starts]
     advance(total - parsed)
-    return scores
-
-
-def spice_statistics(
-    candidates: Sequence[str],
-    references: Sequence[Sequence[str]],
-    advance: Callable[[int], object],
-) -> Floats:
-    """Return (N, 1 + P): SPICE, and the F-scores of its PARTS, NaN for none."""
-    images = spice_values(candidates, references, advance=advance)
-    rows = [[image.overall, *image.parts.values()] for image in images]
-    return np.array(rows, dtype=np.float64)
+    return np.concatenate(scores)
 
 
 def spider_values(statistics: Mapping[str, Floats]) -> Floats:
@@ -154,10 +133,12 @@ def _store_parses(entry: str, folder: Path, captions: int) -> None:
         write_entry(entry, b"%d\n" % captions + (folder / _PARSES).read_bytes())
 
 
-def _scored(pairs: Sequence[tuple[str, Sequence[str]]], folder: Path) -> list[Spice]:
+def _scored(pairs: Sequence[tuple[str, Sequence[str]]], folder: Path) -> Floats:
     answers = folder / "scores.json"
     _run_program(pairs, folder, ["-subset", "-out", str(answers)])
-    return [_spice(row["scores"]) for row in cast("list[dict[str, Any]]", read_json(answers))]
+    scores = [row["scores"] for row in cast("list[dict[str, Any]]", read_json(answers))]
+    rows = [[of_image[name]["f"] for name in ("All", *PARTS)] for of_image in scores]
+    return np.array(rows, dtype=np.float64)  # None becomes NaN
 
 
 def _run_program(
@@ -176,9 +157,3 @@ def _run_program(
     options += ["-cache", str(folder)] if _HAS_CACHE else []
     jars = os.pathsep.join(map(str, spice_jars()))
     run_java(["-XX:+UseSerialGC", "-cp", jars, _PROGRAM, str(questions), *options])
-
-
-def _spice(scores: dict[str, dict[str, float | None]]) -> Spice:
-    # JavaScript prints 0.0 as 0
-    values = {n: None if (f := scores[n]["f"]) is None else float(f) for n in ("All", *PARTS)}
-    return Spice(cast("float", values.pop("All")), values)

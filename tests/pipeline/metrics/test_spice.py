@@ -4,11 +4,12 @@ import json
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from a2cap.pipeline.metrics import metric_table, spice
 from a2cap.pipeline.metrics.all_metrics import score
-from a2cap.pipeline.metrics.spice import PARTS, spice_jars, spice_obstacle, spice_values
+from a2cap.pipeline.metrics.spice import PARTS, spice_jars, spice_obstacle, spice_statistics
 from a2cap.pipeline.runtime.java import JavaError
 from tests.data.messages import message_of
 
@@ -35,9 +36,9 @@ GOLDEN_PARTS = {
     "Object": 0.5714285714285715,
     "Relation": 0,
     "Attribute": 0.6666666666666666,
-    "Cardinality": None,
+    "Cardinality": np.nan,
     "Color": 1,
-    "Size": None,
+    "Size": np.nan,
 }
 
 
@@ -89,22 +90,22 @@ def program(monkeypatch, tmp_path):
 def test_each_caption_is_parsed_once_and_parsed_references_are_kept(program):
     progress: list[int] = []
     references = [["a dog", "dogs"], ["a dog"]]
-    spice_values(["a cat", "a cat"], references, advance=progress.append)
+    spice_statistics(["a cat", "a cat"], references, progress.append)
     assert program.parsed == [["a dog", "dogs", "a cat"], []]
     assert sum(progress) == 5
-    values = spice_values(["dogs", "a bus"], references, advance=progress.append)
+    values = spice_statistics(["dogs", "a bus"], references, progress.append)
     assert program.parsed[2:] == [["a bus"], []]
-    assert [image.overall for image in values] == [0, 1]
+    assert values[:, 0].tolist() == [0, 1]
     assert sum(progress) == 10
 
 
 def test_candidates_of_an_earlier_evaluation_are_not_kept(program, tmp_path):
     references = [["a dog"]]
-    spice_values(["a dog"], references, advance=print)
+    spice_statistics(["a dog"], references, print)
     [entry] = (tmp_path / "spice").iterdir()
     before = entry.read_bytes()
     for caption in ("a bus", "a car"):
-        spice_values([caption], references, advance=print)
+        spice_statistics([caption], references, print)
     assert program.parsed == [["a dog"], [], ["a bus"], [], ["a car"], []]
     assert entry.read_bytes() == before
 
@@ -122,18 +123,18 @@ def test_an_interrupted_parse_is_resumed(program, monkeypatch):
     with monkeypatch.context() as interrupted:
         interrupted.setattr(spice, "run_java", stop)
         with pytest.raises(KeyboardInterrupt):
-            spice_values(["one", "two", "three"], references, advance=print)
+            spice_statistics(["one", "two", "three"], references, print)
     assert program.parsed == [["one"], ["two"]]
-    values = spice_values(["one", "two", "three"], references, advance=print)
+    values = spice_statistics(["one", "two", "three"], references, print)
     assert program.parsed[2:] == [["three"], [], []]
-    assert [image.overall for image in values] == [1, 1, 1]
+    assert values[:, 0].tolist() == [1, 1, 1]
 
 
 def test_a_damaged_entry_of_the_cache_is_parsed_again(program, tmp_path):
-    spice_values(["a dog"], [["a dog"]], advance=print)
+    spice_statistics(["a dog"], [["a dog"]], print)
     [entry] = (tmp_path / "spice").iterdir()
     entry.write_bytes(entry.read_bytes()[:-1])
-    spice_values(["a dog"], [["a dog"]], advance=print)
+    spice_statistics(["a dog"], [["a dog"]], print)
     assert program.parsed == [["a dog"], []] * 2
 
 
@@ -141,8 +142,8 @@ def test_without_its_database_the_program_parses_the_captions_as_they_are(progra
     """LMDB of the jar is machine code of x86-64."""
     monkeypatch.setattr(spice, "_HAS_CACHE", False)
     for _ in range(2):
-        values = spice_values(["a cat", "a cat"], [["a dog"], ["a cat"]], advance=print)
-        assert [image.overall for image in values] == [1, 2]
+        values = spice_statistics(["a cat", "a cat"], [["a dog"], ["a cat"]], print)
+        assert values[:, 0].tolist() == [1, 2]
     assert program.parsed == [["a dog", "a cat", "a cat", "a cat"]] * 2
 
 
@@ -173,10 +174,10 @@ def test_scores_equal_those_of_spice_s_own_program(models, capfd, monkeypatch, h
     """Source: edu.anu.spice.SpiceScorer of spice-1.0.jar, run on OpenJDK 17 with Nashorn 15.4."""
     monkeypatch.setattr(spice, "_HAS_CACHE", has_cache and spice._HAS_CACHE)
     progress: list[int] = []
-    values = spice_values(CANDIDATES, REFERENCES, advance=progress.append)
-    assert [image.overall for image in values] == GOLDEN
-    assert values[0].parts == GOLDEN_PARTS
+    values = spice_statistics(CANDIDATES, REFERENCES, progress.append)
+    assert values[:, 0].tolist() == GOLDEN
+    np.testing.assert_array_equal(values[0, 1:], [GOLDEN_PARTS[part] for part in PARTS])
     assert sum(progress) == len(CANDIDATES) + sum(map(len, REFERENCES))
     assert capfd.readouterr() == ("", "")
-    again = spice_values(CANDIDATES, REFERENCES, advance=progress.append)
-    assert again == values
+    again = spice_statistics(CANDIDATES, REFERENCES, progress.append)
+    np.testing.assert_array_equal(again, values)
