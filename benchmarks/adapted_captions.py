@@ -123,7 +123,7 @@ def forms(
     captioner: AdaptedImages, batches: Sequence[Sequence[Path]], tokens: int
 ) -> Mapping[str, Form]:
     """Return the work to time, by its name."""
-    adapted: Any = captioner._model
+    adapted: Any = captioner.model
 
     def opened(path: Path) -> OpenedImage:
         return OpenedImage(read_image(path))

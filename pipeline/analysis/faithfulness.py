@@ -126,8 +126,8 @@ def _analyse_images(
     with track(f"analyse {run.name}", total=len(image_ids)) as progress:
         for image_id in image_ids:
             try:
-                image = OpenedImage.of(files.get(image_id))
-                captioner.measure(image, references[image_id][0], erasure, meter)
+                pixels = OpenedImage.of(files.get(image_id)).pixels
+                captioner.model.measure(pixels, references[image_id][0], erasure, meter)
                 measured += 1
             except InputError as error:
                 logger.warning("image %s is not measured: %s", image_id, error)

@@ -100,7 +100,8 @@ class _Captions:
                 if meter.is_full:
                     break
                 try:
-                    self.captioner.measure(OpenedImage.of(self.files.get(image_id)), text, meter)
+                    pixels = OpenedImage.of(self.files.get(image_id)).pixels
+                    self.captioner.model.measure(pixels, text, meter)
                 except InputError as error:
                     logger.warning("no erasure of image %s: %s", image_id, error)
                 progress.advance(1)
@@ -133,7 +134,8 @@ class _Captions:
         """Return what the words of an image's caption depend on, None where it fails."""
         try:
             text = self.beams[image_id][0].caption
-            return self.captioner.certify(OpenedImage.of(self.files.get(image_id)), text)
+            pixels = OpenedImage.of(self.files.get(image_id)).pixels
+            return self.captioner.model.certify(pixels, text)
         except InputError as error:
             logger.warning("image %s has no certificates: %s", image_id, error)
             return None

@@ -4,14 +4,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from a2cap.data.errors import A2Error, ConfigError
 from a2cap.model.alignment_config import AlignmentConfig
-from a2cap.model.erasure import ErasureMeter
-from a2cap.model.faithfulness import FaithfulnessMeter
 from a2cap.pipeline.captioning.adapted.adapted_model import AdaptedModel
 from a2cap.pipeline.captioning.adapted.load_model import (
     SETTINGS,
@@ -63,7 +59,7 @@ class AdaptedImages:
         fields = getattr(network.config, SETTINGS, None) or {"fusion": "none"}
         self.alignment = AlignmentConfig.model_validate(fields)
         processor, tokenizer = load_processor(folder)
-        self._model = AdaptedModel(
+        self.model = AdaptedModel(
             network,
             processor,
             tokenizer=tokenizer,
@@ -81,7 +77,7 @@ class AdaptedImages:
         self._kind = f"{type(network).__name__}{fusion}"
         self.about = (
             f"{type(network).__name__}, a model of transformers with the prompt "
-            f"{self._model.prompt!r}."
+            f"{self.model.prompt!r}."
         )
 
     @property
@@ -107,32 +103,18 @@ class AdaptedImages:
 
     def attend(self, image: OpenedImage, caption: str) -> CaptionedImage:
         """Return a given caption of an image with the attention at each word."""
-        return self._model.attend(image.pixels, caption)
-
-    def measure(
-        self,
-        image: OpenedImage,
-        caption: str,
-        erasure: ErasureMeter,
-        faithfulness: FaithfulnessMeter | None = None,
-    ) -> None:
-        """Measure which tokens of an image a given caption depends on; see `AdaptedModel`."""
-        self._model.measure(image.pixels, caption, erasure, faithfulness)
-
-    def certify(self, image: OpenedImage, caption: str) -> NDArray[np.float32] | None:
-        """Return what the words of a given caption depend on; see `AdaptedModel`."""
-        return self._model.certify(image.pixels, caption)
+        return self.model.attend(image.pixels, caption)
 
     def tokens(self, width: int, height: int) -> int:
         """Return the tokens of an image of this size; 0 if they are not known beforehand."""
-        return self._model.tokens(width, height)
+        return self.model.tokens(width, height)
 
     def _caption(self, images: Sequence[Any], *, attention: bool) -> list[CaptionedImage]:
         if self._seed is None:
-            return self._model.caption(images, attention=attention, **self._generation)
+            return self.model.caption(images, attention=attention, **self._generation)
         with torch.random.fork_rng():
             torch.manual_seed(self._seed)
-            return self._model.caption(images, attention=attention, **self._generation)
+            return self.model.caption(images, attention=attention, **self._generation)
 
 
 def _require_known(decoding: CaptioningConfig) -> None:

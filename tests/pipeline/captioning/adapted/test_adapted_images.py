@@ -102,8 +102,8 @@ def test_given_captions_are_attended_to_and_erased_as_generated_ones(saved, imag
     np.testing.assert_array_equal(attended.regions.boxes, generated.regions.boxes)
     assert attended.beams[0].caption == generated.caption
     meter = ErasureMeter(images=1, sizes=3)
-    adapted.measure(image, generated.caption, meter)
-    adapted.measure(image, "w1", meter)  # the meter is full
+    adapted.model.measure(image.pixels, generated.caption, meter)
+    adapted.model.measure(image.pixels, "w1", meter)  # the meter is full
     [attention, random] = meter.results()
     assert (attention.order, random.order) == ("attention", "random")
     assert attention.words == len(generated.caption.split())
@@ -138,7 +138,7 @@ def test_a_certificate_is_a_word_without_the_token_that_it_attends_to_most(image
 
 
 def test_a_word_of_two_tokens_has_the_product_of_their_probabilities(saved, images, monkeypatch):
-    model = opened(saved)._model
+    model = opened(saved).model
     pixels = np.asarray(Image.open(images / "a.png").convert("RGB"))[:, :, ::-1]
     inputs, forced = model._forced(pixels, "w3 w4 w5")
     shares = np.array([[1, 0, 0], [0, 0.5, 0.5]], np.float32)
@@ -273,14 +273,14 @@ def test_each_class_has_its_prompt_and_template():
 
 def test_without_memory_halves_are_captioned(saved, monkeypatch, caplog):
     captioner = opened(saved, max_length=3)
-    generate = type(captioner._model.network).generate
+    generate = type(captioner.model.network).generate
 
     def limited(self, **given):
         if len(given["input_ids"]) > 2:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
         return generate(self, **given)
 
-    monkeypatch.setattr(type(captioner._model.network), "generate", limited)
+    monkeypatch.setattr(type(captioner.model.network), "generate", limited)
     noise = np.random.default_rng(0).integers(0, 255, (4, 40, 60, 3), dtype=np.uint8)
     reads = [lambda pixels=pixels: OpenedImage(pixels) for pixels in noise]
     with caplog.at_level(logging.WARNING):
@@ -293,11 +293,11 @@ def test_without_memory_halves_are_captioned(saved, monkeypatch, caplog):
 def test_without_memory_fewer_subsets_are_erased_together_with_equal_results(
     saved, images, monkeypatch, caplog
 ):
-    image = OpenedImage(np.asarray(Image.open(images / "a.png").convert("RGB"))[:, :, ::-1])
-    captioner, rows = opened(saved), []
+    pixels = np.asarray(Image.open(images / "a.png").convert("RGB"))[:, :, ::-1]
+    model, rows = opened(saved).model, []
     expected, measured = ErasureMeter(images=1, sizes=3), ErasureMeter(images=1, sizes=3)
-    captioner.measure(image, "w1 w2", expected)
-    generate = type(captioner._model.network).generate
+    model.measure(pixels, "w1 w2", expected)
+    generate = type(model.network).generate
 
     def limited(self, **given):
         rows.append(len(given["input_ids"]))
@@ -305,10 +305,10 @@ def test_without_memory_fewer_subsets_are_erased_together_with_equal_results(
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
         return generate(self, **given)
 
-    monkeypatch.setattr(type(captioner._model.network), "generate", limited)
+    monkeypatch.setattr(type(model.network), "generate", limited)
     with caplog.at_level(logging.WARNING):
-        captioner.measure(image, "w1 w2", measured)
-        captioner.measure(image, "w1 w2", ErasureMeter(images=1, sizes=3))
+        model.measure(pixels, "w1 w2", measured)
+        model.measure(pixels, "w1 w2", ErasureMeter(images=1, sizes=3))
     # once: the second image begins with what was enough for the first
     assert [record.getMessage() for record in caplog.records] == [
         f"out of memory with {size} subsets of an image together; trying {size // 2}"
@@ -316,13 +316,13 @@ def test_without_memory_fewer_subsets_are_erased_together_with_equal_results(
     ]
     for halved, whole in zip(measured.results(), expected.results(), strict=True):
         assert halved.comprehensiveness == pytest.approx(whole.comprehensiveness, abs=1e-5)
-    captioner._model._rows = 1
+    model._rows = 1
 
     def exhausted(self, **given):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
 
-    monkeypatch.setattr(type(captioner._model.network), "generate", exhausted)
-    assert message_of(captioner.measure, image, "w1", measured, error=InputError) == (
+    monkeypatch.setattr(type(model.network), "generate", exhausted)
+    assert message_of(model.measure, pixels, "w1", measured, error=InputError) == (
         "LlavaForConditionalGeneration cannot caption: CUDA out of memory. Tried to allocate 2 "
         "GiB; use a smaller model"
     )
@@ -345,7 +345,7 @@ def test_a_fault_of_generation_is_one_line(saved, monkeypatch):
     def faulty(self, **given):
         raise ValueError("Image features and image tokens\ndo not match")
 
-    monkeypatch.setattr(type(captioner._model.network), "generate", faulty)
+    monkeypatch.setattr(type(captioner.model.network), "generate", faulty)
     read = [lambda: OpenedImage(np.zeros((9, 9, 3), np.uint8))]
     assert message_of(captioner.caption_each, read, error=InputError) == (
         "LlavaForConditionalGeneration cannot caption: Image features and image tokens do not "
