@@ -38,22 +38,13 @@ class LmdbFile:
         self._environment: lmdb.Environment | None = None
         self._process = os.getpid()
 
-    def get(self, key: bytes) -> bytearray | None:
-        """Return the value of a key, None if it is missing."""
+    def get(self, key: bytes, start: int = 0) -> bytearray | None:
+        """Return the value of a key from a byte on, or of the last ones; None if it is missing."""
 
         def copy(transaction: Transaction) -> bytearray | None:
             value = transaction.get(key)
             # valid after the transaction; arrays in it are writable
-            return None if value is None else bytearray(value)
-
-        return self._read(copy)
-
-    def end(self, key: bytes, size: int) -> bytes | None:
-        """Return the last `size` bytes of the value of a key, None if it is missing."""
-
-        def copy(transaction: Transaction) -> bytes | None:
-            value = transaction.get(key)
-            return None if value is None else bytes(value[-size:])
+            return None if value is None else bytearray(value[start:])
 
         return self._read(copy)
 

@@ -67,8 +67,8 @@ class FeatureStore:
     def checksum(self, image_id: str) -> bytes | None:
         """Return the checksum of an image's record as it is stored, None for an unknown image."""
         key = record_key(image_id)
-        ends = (file.end(key, CHECKSUM_SIZE) for file in self._candidates(key))
-        return next((end for end in ends if end is not None), None)
+        ends = (file.get(key, -CHECKSUM_SIZE) for file in self._candidates(key))
+        return next((bytes(end) for end in ends if end is not None), None)
 
     def __contains__(self, image_id: object) -> bool:
         try:
