@@ -1,14 +1,13 @@
 """Check of a2 on a GPU, written to one JSON file after each of its parts.
 
-It measures extraction, updates of both training tasks as they are and compiled, with the epoch of
-COCO's 113,287 training images that follows from them, beam search, sampling and peak memory. It
-resumes a training and sums gradients in a process group of one rank. An update is that of
+It kills and resumes trainings. It measures extraction, updates of both training tasks as they are
+and compiled, with the epoch of COCO's 113,287 training images that follows from them, beam search,
+sampling and peak memory. It sums gradients in a process group of one rank. An update is that of
 `a2 train` without reading features. Extraction and cross-entropy have been run on a GPU, in 96 s,
 before updates were compiled; `--device cpu --quick` runs all on tiny sizes. `--pages` writes the
 table of the last results into docs/performance.md.
 """
 
-import io
 import itertools
 import json
 import math
@@ -27,7 +26,6 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
-from torch import Tensor
 
 from a2cap.data.batches.collate import FEW_SHAPES, Batch, token_positions
 from a2cap.extract.detector.input import BATCH
@@ -37,14 +35,14 @@ from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
 from a2cap.model.decoding.sampling import sample_captions
 from a2cap.pipeline.runtime.runtime_config import Precision
-from a2cap.pipeline.runtime.training_precision import deterministic_operations, matrix_precision
+from a2cap.pipeline.runtime.training_precision import matrix_precision
 from a2cap.pipeline.training.captioner.cross_entropy import CrossEntropyUpdater
 from a2cap.pipeline.training.captioner.self_critical import ImageRewards, SelfCriticalUpdater
 from a2cap.pipeline.training.captioner.train_config import ScstConfig, TrainConfig
-from a2cap.pipeline.training.checkpoints import restore_rng_states, rng_states
 from a2cap.pipeline.training.updates import Updater
 from benchmarks import extract, self_critical, train
 from benchmarks.gpu_results import kernels_of, with_table
+from benchmarks.gpu_resume import TASKS, kill_and_resume
 from benchmarks.measure import machine, print_machine
 
 ROOT = Path(__file__).parents[1]
@@ -58,7 +56,6 @@ SECONDS_TO_COMPILE = 330
 
 Findings = dict[str, object]
 
-TASKS = ("cross-entropy", "self-critical")
 EOS = 2
 
 
@@ -287,34 +284,8 @@ def compiled_steps(captioner: TransformerCaptioner) -> Iterator[None]:
 
 
 def check_resume(setting: Setting) -> Findings:
-    """Make a deterministic update, and make it again from the saved state before it: equal bits."""
-    batch = make_batch(setting.sizes, pinned=False)
-    findings: Findings = {}
-    for task in TASKS:
-        images = setting.sizes.images
-        ours, resumed = (make_optimisation(task, "fp32", setting, images=images) for _ in range(2))
-        with deterministic_operations(setting.device):
-            ours.step([batch], 1)
-            file = io.BytesIO()
-            torch.save((_parameters(ours), ours.state_dict(), rng_states()), file)
-            ours.step([batch], 2)
-            file.seek(0)
-            parameters, state, rngs = torch.load(file, weights_only=True)
-            for parameter, saved in zip(_parameters(resumed), parameters, strict=True):
-                parameter.copy_(saved)
-            resumed.load_state_dict(state)
-            restore_rng_states(rngs)
-            resumed.step([batch], 2)
-        pairs = list(zip(_parameters(ours), _parameters(resumed), strict=True))
-        differing = sum(not torch.equal(a, b) for a, b in pairs)
-        findings[task] = {"tensors": len(pairs), "differing": differing}
-        if differing:
-            raise RuntimeError(f"{task}: {differing} of {len(pairs)} tensors differ after a resume")
-    return findings
-
-
-def _parameters(optimisation: Updater[Batch]) -> list[Tensor]:
-    return [parameter.detach() for side, _ in optimisation.sides for parameter in side]
+    """Kill trainings of both tasks in the middle, resume them, and compare bits."""
+    return kill_and_resume(setting.device, setting.sizes, setting.model)
 
 
 def check_process_group(setting: Setting) -> Findings:
@@ -334,10 +305,9 @@ def check_process_group(setting: Setting) -> Findings:
 
 
 CHECKS: dict[str, Callable[[Setting], Findings]] = {
-    # first: what makes products of matrices deterministic is read when CUDA starts them
     "resume": check_resume,
     "extraction": measure_extraction,
-    **{task: partial(measure_epochs, task) for task in TASKS},
+    **{task: partial(measure_epochs, task) for task in TASKS.values()},
     "decoding": measure_decoding,
     "process group": check_process_group,
 }
