@@ -1,18 +1,18 @@
 """Check of a2 on a GPU, written to one JSON file after each of its parts.
 
-It kills and resumes trainings. It measures extraction, updates of both training tasks as they are
-and compiled, with the epoch of COCO's 113,287 training images that follows from them, beam search,
-sampling and peak memory. It sums gradients in a process group of one rank. An update is that of
-`a2 train` without reading features. Extraction and cross-entropy have been run on a GPU, in 96 s,
-before updates were compiled; `--device cpu --quick` runs all on tiny sizes. `--pages` writes the
-table of the last results into docs/performance.md.
+It kills and resumes trainings. It measures extraction of regions and of cells, updates of both
+training tasks as they are and compiled, with the epoch of COCO's 113,287 training images that
+follows from them, beam search, sampling and peak memory. It sums gradients in a process group of
+one rank. An update is that of `a2 train` without reading features. Extraction of regions and
+cross-entropy have been run on a GPU, in 96 s, before updates were compiled; `--device cpu --quick`
+runs all on tiny sizes. `--pages` writes the table of the last results into docs/performance.md.
 """
 
 import itertools
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -26,10 +26,14 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
+from torch import nn
+from torchvision import models
 
 from a2cap.data.batches.collate import FEW_SHAPES, Batch, token_positions
 from a2cap.extract.detector.input import BATCH
-from a2cap.extract.extractor import Extractor
+from a2cap.extract.efficientnet_lite import EfficientNetLite
+from a2cap.extract.extract_config import GridBackbone
+from a2cap.extract.extractor import AnyExtractor, Extractor, load_extractor
 from a2cap.extract.image import read_image
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
@@ -57,6 +61,7 @@ SECONDS_TO_COMPILE = 330
 Findings = dict[str, object]
 
 EOS = 2
+LITE2: GridBackbone = "efficientnet-lite2"
 
 
 @dataclass(frozen=True)
@@ -82,6 +87,11 @@ class Setting:
     def corpus(self) -> self_critical.Corpus:
         """References of the reward."""
         return self_critical.make_corpus(self.sizes)
+
+    @property
+    def calls(self) -> int:
+        """Calls of a form of which the mean is taken."""
+        return 1 if self.quick else 2
 
     @property
     def is_gpu(self) -> bool:
@@ -170,10 +180,7 @@ def updates(
 
 def measure_extraction(setting: Setting) -> Findings:
     """Measure images per second by backend and precision, of images that are decoded already."""
-    base, depth, width, count = (
-        (extract.QUICK, 18, 8, 1) if setting.quick else (extract.FULL, 101, 64, 2)
-    )
-    together = 1 if setting.quick else 2 * BATCH
+    base, depth, width = (extract.QUICK, 18, 8) if setting.quick else (extract.FULL, 101, 64)
     forms = {"exact": {"precision": "exact"}, "mixed": {"precision": "mixed"}}
     if find_spec("detectron2") is not None and not setting.quick:
         forms["detectron2"] = {"precision": "exact", "backend": "detectron2"}
@@ -184,25 +191,52 @@ def measure_extraction(setting: Setting) -> Findings:
         for name, fields in forms.items():
             config = base.model_copy(update=fields)
             extractor = Extractor(detector, config=config, device=str(setting.device))
-            form = partial(_extract, extractor, [read_image(path)] * together)
-            findings[name] = {
-                "images_per_second": 2 * together / setting.seconds(form, count=count),
-                "peak_gib": setting.peak_memory(),
-                **kernels_of(form, setting.device),
-            }
+            findings[name] = measure_batches(extractor, read_image(path), setting)
     return findings
 
 
-def _extract(extractor: Extractor, images: Sequence[NDArray[np.uint8]]) -> None:
-    """Extract two batches as shards are: the second is started before the first is waited for."""
-    started = [extractor.start(images, [None] * len(images)) for _ in range(2)]
-    for wait in started:
-        wait()
+def measure_grids(setting: Setting) -> Findings:
+    """Measure the same of the cells of two networks, whose weights are random but read by a2."""
+    resnet = "resnet18" if setting.quick else "resnet101"
+    networks: dict[GridBackbone, nn.Module] = {
+        LITE2: EfficientNetLite(LITE2),
+        resnet: models.get_model(resnet, weights=None),
+    }
+    base = extract.QUICK if setting.quick else extract.FULL
+    findings: Findings = {}
+    with TemporaryDirectory() as folder:
+        path = extract.draw_image(Path(folder) / "image.jpg")
+        for (name, network), precision in itertools.product(networks.items(), ("exact", "mixed")):
+            weights = Path(folder) / f"{name}.pth"
+            torch.save(network.state_dict(), weights)
+            fields = {"boxes": "grid", "grid_backbone": name, "precision": precision}
+            config = base.model_copy(update=fields)
+            extractor = load_extractor(weights, config=config, device=str(setting.device))
+            findings[f"{name}, {precision}"] = measure_batches(extractor, read_image(path), setting)
+    return findings
+
+
+def measure_batches(
+    extractor: AnyExtractor, image: NDArray[np.uint8], setting: Setting
+) -> Findings:
+    """Measure two batches as shards are: the second is started before the first is waited for."""
+    images = [image] * (1 if setting.quick else 2 * BATCH)
+
+    def run() -> None:
+        started = [extractor.start(images, [None] * len(images)) for _ in range(2)]
+        for wait in started:
+            wait()
+
+    return {
+        "images_per_second": 2 * len(images) / setting.seconds(run, count=setting.calls),
+        "peak_gib": setting.peak_memory(),
+        **kernels_of(run, setting.device),
+    }
 
 
 def measure_epochs(task: str, setting: Setting) -> Findings:
     """Measure updates by precision and batch, and extrapolate an epoch over COCO."""
-    calls, count = (1, 1) if setting.quick else (2, 5)
+    count = 1 if setting.quick else 5
     # on a CPU TF32 equals fp32
     precisions: list[Precision] = ["fp32", "tf32", "bf16"] if setting.is_gpu else ["fp32", "bf16"]
     findings: Findings = {}
@@ -226,12 +260,12 @@ def measure_epochs(task: str, setting: Setting) -> Findings:
             started = time.perf_counter()
             form()
             compiling = time.perf_counter() - started
-            seconds = setting.seconds(form, count=calls) / count
+            seconds = setting.seconds(form, count=setting.calls) / count
             whole = math.ceil(COCO_TRAINING_IMAGES / images)
             findings[name] = {
                 "seconds_per_update": seconds,
                 "seconds_of_first": compiling,
-                "measured_updates": calls * count,
+                "measured_updates": setting.calls * count,
                 "updates_per_epoch": whole,
                 "extrapolated_epoch_minutes": whole * seconds / 60,
                 "peak_gib": setting.peak_memory(),
@@ -307,6 +341,7 @@ def check_process_group(setting: Setting) -> Findings:
 CHECKS: dict[str, Callable[[Setting], Findings]] = {
     "resume": check_resume,
     "extraction": measure_extraction,
+    "grid": measure_grids,
     **{task: partial(measure_epochs, task) for task in TASKS.values()},
     "decoding": measure_decoding,
     "process group": check_process_group,

@@ -97,6 +97,10 @@ def test_every_check_of_a_gpu_runs_on_a_cpu_in_tiny_sizes(tmp_path):
         resumed = results["resume"][task]
         assert resumed["differing"] == 0
         assert 0 < resumed["resumed_at"] < resumed["updates"] == 40
+    assert results["grid"].keys() == {
+        *("efficientnet-lite2, exact", "efficientnet-lite2, mixed"),
+        *("resnet18, exact", "resnet18, mixed", "check_seconds"),
+    }
     epochs = results["self-critical"]["2 images, fp32"]
     assert epochs["updates_per_epoch"] == 56_644
     assert epochs["extrapolated_epoch_minutes"] > 0
