@@ -17,11 +17,11 @@ from torch.nn import functional
 
 from a2cap.model.alignment import DecoderPass
 from a2cap.model.captioner import Memory, Tensors
-from a2cap.model.captioners.encoder_decoder import DecoderOutput, EncoderDecoder, Sizes
+from a2cap.model.captioners.encoder_decoder import DecoderOutput, Sizes
 from a2cap.model.captioners.log_bilinear_config import LogBilinearConfig
 from a2cap.model.captioners.recurrent.recurrent_decoder import (
+    FeatureCaptioner,
     RecurrentDecoder,
-    RegionFeatures,
     mean_region,
 )
 
@@ -56,14 +56,10 @@ class LogBilinearDecoder(RecurrentDecoder):
         return DecoderOutput(self.dropout(self.words(context) + image), ()), (context, image)
 
 
-class LogBilinearCaptioner(EncoderDecoder):
+class LogBilinearCaptioner(FeatureCaptioner):
     """Region features and the log-bilinear decoder."""
 
     decoder: LogBilinearDecoder
 
     def __init__(self, config: LogBilinearConfig, **sizes: Unpack[Sizes]):
-        encoder = RegionFeatures(blind=config.blind, dropout=config.region_dropout())
-        decoder = LogBilinearDecoder(
-            config, feature_width=sizes["feature_width"], vocabulary_size=sizes["vocabulary_size"]
-        )
-        super().__init__(config, encoder, decoder, **sizes)
+        super().__init__(config, LogBilinearDecoder, **sizes)

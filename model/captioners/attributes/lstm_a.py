@@ -18,9 +18,9 @@ from torch.nn import functional
 from a2cap.model.alignment import DecoderPass, at_least_float32
 from a2cap.model.captioner import Memory, ScoredCaptions, Tensors
 from a2cap.model.captioners.attributes.lstm_a_config import FIRST_WORD, LstmAConfig
-from a2cap.model.captioners.encoder_decoder import DecoderOutput, EncoderDecoder, Sizes
+from a2cap.model.captioners.encoder_decoder import DecoderOutput, Sizes
 from a2cap.model.captioners.recurrent.nic import LanguageLstm
-from a2cap.model.captioners.recurrent.recurrent_decoder import RegionFeatures, mean_region
+from a2cap.model.captioners.recurrent.recurrent_decoder import FeatureCaptioner, mean_region
 from a2cap.model.errors import ModelError
 from a2cap.model.replaced_parameters import frozen
 
@@ -100,7 +100,7 @@ class LstmADecoder(LanguageLstm):
         return output, (*after, *each)
 
 
-class LstmACaptioner(EncoderDecoder):
+class LstmACaptioner(FeatureCaptioner):
     """Region features and the decoder, with the loss of its detector."""
 
     decoder: LstmADecoder
@@ -114,11 +114,7 @@ class LstmACaptioner(EncoderDecoder):
                 f"attributes is {config.attributes}, but the vocabulary has {words} words; set "
                 f"model.attributes to at most {words}"
             )
-        encoder = RegionFeatures(blind=config.blind, dropout=config.region_dropout())
-        decoder = LstmADecoder(
-            config, feature_width=sizes["feature_width"], vocabulary_size=sizes["vocabulary_size"]
-        )
-        super().__init__(config, encoder, decoder, **sizes)
+        super().__init__(config, LstmADecoder, **sizes)
 
     def penalties(
         self, scored: ScoredCaptions, memory: Memory, captions: Tensor

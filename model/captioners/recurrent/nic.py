@@ -17,11 +17,11 @@ from torch import Tensor, nn
 
 from a2cap.model.alignment import DecoderPass
 from a2cap.model.captioner import Memory, Tensors
-from a2cap.model.captioners.encoder_decoder import DecoderOutput, EncoderDecoder, Sizes
+from a2cap.model.captioners.encoder_decoder import DecoderOutput, Sizes
 from a2cap.model.captioners.recurrent.nic_config import NicConfig
 from a2cap.model.captioners.recurrent.recurrent_decoder import (
+    FeatureCaptioner,
     RecurrentDecoder,
-    RegionFeatures,
     lstm,
     mean_region,
 )
@@ -104,15 +104,11 @@ class RnnDecoder(LanguageLstm):
         return DecoderOutput(self.dropout(state), ()), (state, torch.zeros_like(image))
 
 
-class NicCaptioner(EncoderDecoder):
+class NicCaptioner(FeatureCaptioner):
     """Region features and the LSTM, or the RNN."""
 
     decoder: NicDecoder | RnnDecoder
 
     def __init__(self, config: NicConfig, **sizes: Unpack[Sizes]):
-        encoder = RegionFeatures(blind=config.blind, dropout=config.region_dropout())
-        made = RnnDecoder if config.cell == "rnn" else NicDecoder
-        decoder = made(
-            config, feature_width=sizes["feature_width"], vocabulary_size=sizes["vocabulary_size"]
-        )
-        super().__init__(config, encoder, decoder, **sizes)
+        make = RnnDecoder if config.cell == "rnn" else NicDecoder
+        super().__init__(config, make, **sizes)

@@ -1,6 +1,8 @@
 """What recurrent captioners share: unchanged regions, and teacher forcing token by token."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
@@ -8,7 +10,8 @@ from torch import Tensor, nn
 from a2cap.model.alignment import AlignedAttention, DecoderPass, RegionProjection, at_least_float32
 from a2cap.model.attention.region_attention import SingleHeadAttention
 from a2cap.model.captioner import DecoderState, Memory, Tensors
-from a2cap.model.captioners.encoder_decoder import DecoderOutput
+from a2cap.model.captioners.captioner_settings import CaptionerSettings
+from a2cap.model.captioners.encoder_decoder import Decoder, DecoderOutput, EncoderDecoder, Sizes
 
 
 class RegionFeatures(nn.Module):
@@ -24,6 +27,22 @@ class RegionFeatures(nn.Module):
         hidden = ~region_mask[..., None] | self.blind
         kept: Tensor = self.dropout(at_least_float32(features).masked_fill(hidden, 0))
         return kept
+
+
+class FeatureCaptioner(EncoderDecoder):
+    """Region features and a decoder that reads them as they are; make: class of the decoder."""
+
+    def __init__(
+        self, config: CaptionerSettings, make: Callable[..., Decoder], **sizes: Unpack[Sizes]
+    ):
+        encoder = RegionFeatures(blind=config.blind, dropout=config.region_dropout())
+        widths = {name: sizes[name] for name in ("feature_width", "vocabulary_size")}
+        super().__init__(config, encoder, make(config, **widths), **sizes)
+
+    @property
+    def state_width(self) -> int:
+        """Width of the features."""
+        return self.feature_width
 
 
 def mean_region(memory: Memory) -> Tensor:

@@ -6,6 +6,7 @@ for both initial states, a gate on the context (section 4.2.1), and a tanh in th
 bias that the softmax over regions undoes is left out.
 """
 
+from functools import partial
 from typing import Unpack
 
 import torch
@@ -15,10 +16,10 @@ from a2cap.model.alignment import DecoderPass
 from a2cap.model.attention.hard import LocationLosses, Locations
 from a2cap.model.attention.region_attention import SingleHeadAttention
 from a2cap.model.captioner import Memory, ScoredCaptions, SpecialTokens, Tensors
-from a2cap.model.captioners.encoder_decoder import DecoderOutput, EncoderDecoder, Sizes
+from a2cap.model.captioners.encoder_decoder import DecoderOutput, Sizes
 from a2cap.model.captioners.recurrent.recurrent_decoder import (
+    FeatureCaptioner,
     RecurrentDecoder,
-    RegionFeatures,
     lstm,
     mean_region,
 )
@@ -107,7 +108,7 @@ def _key(feature_width: int, config: ShowAttendTellConfig) -> nn.Module:
     return nn.Sequential(first, second, nn.Tanh())
 
 
-class ShowAttendTellCaptioner(EncoderDecoder):
+class ShowAttendTellCaptioner(FeatureCaptioner):
     """Region features and the decoder, with the losses of its attention.
 
     Soft attention has the doubly stochastic penalty, hard attention those of REINFORCE; the masks
@@ -118,22 +119,11 @@ class ShowAttendTellCaptioner(EncoderDecoder):
     decoder: ShowAttendTellDecoder
 
     def __init__(self, config: ShowAttendTellConfig, **sizes: Unpack[Sizes]):
-        decoder = ShowAttendTellDecoder(
-            config,
-            feature_width=sizes["feature_width"],
-            vocabulary_size=sizes["vocabulary_size"],
-            bos=(sizes.get("special") or SpecialTokens()).bos,
-        )
-        encoder = RegionFeatures(blind=config.blind, dropout=config.region_dropout())
-        super().__init__(config, encoder, decoder, **sizes)
+        bos = (sizes.get("special") or SpecialTokens()).bos
+        super().__init__(config, partial(ShowAttendTellDecoder, bos=bos), **sizes)
         self.hard = LocationLosses(config.hard) if config.attention == "hard" else None
         penalties = ("doubly_stochastic",) if self.hard is None else self.hard.names
         self.penalty_names = (*self.penalty_names, *penalties)
-
-    @property
-    def state_width(self) -> int:
-        """Width of the features, which the decoder reads as they are."""
-        return self.feature_width
 
     @property
     def samples_regions(self) -> bool:

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from a2cap.model.alignment import DecoderPass
 from a2cap.model.attention.region_attention import SingleHeadAttention
 from a2cap.model.captioner import Memory, Tensors
-from a2cap.model.captioners.encoder_decoder import DecoderOutput, EncoderDecoder, Sizes
+from a2cap.model.captioners.encoder_decoder import DecoderOutput, Sizes
 from a2cap.model.captioners.recurrent.recurrent_decoder import (
+    FeatureCaptioner,
     RecurrentDecoder,
-    RegionFeatures,
     lstm,
     mean_region,
 )
@@ -78,19 +78,10 @@ class UpDownDecoder(RecurrentDecoder):
         return DecoderOutput(self.dropout(speaking), (attention,)), tensors
 
 
-class UpDownCaptioner(EncoderDecoder):
+class UpDownCaptioner(FeatureCaptioner):
     """Region features and the Up-Down decoder."""
 
     decoder: UpDownDecoder
 
     def __init__(self, config: UpDownConfig, **sizes: Unpack[Sizes]):
-        encoder = RegionFeatures(blind=config.blind, dropout=config.region_dropout())
-        decoder = UpDownDecoder(
-            config, feature_width=sizes["feature_width"], vocabulary_size=sizes["vocabulary_size"]
-        )
-        super().__init__(config, encoder, decoder, **sizes)
-
-    @property
-    def state_width(self) -> int:
-        """Width of the features, which the decoder reads as they are."""
-        return self.feature_width
+        super().__init__(config, UpDownDecoder, **sizes)
