@@ -196,8 +196,9 @@ def _captions_with_ids(scene: Scene, imgid: int) -> list[tuple[int, SceneCaption
     return list(enumerate(scene.captions, start=imgid * len(scene.captions)))
 
 
-def _coco_images(scenes: Sequence[Scene]) -> list[dict[str, object]]:
-    return [
+def _coco(scenes: Sequence[Scene], annotations: list[dict[str, object]]) -> dict[str, object]:
+    """Return a document of COCO about the images of scenes."""
+    images = [
         {
             "id": int(scene.image_id),
             "file_name": scene.file_name,
@@ -206,19 +207,19 @@ def _coco_images(scenes: Sequence[Scene]) -> list[dict[str, object]]:
         }
         for scene in scenes
     ]
+    info = {"description": "generated scenes"}
+    return {"info": info, "licenses": [], "images": images, "annotations": annotations}
 
 
 def instances(scenes: Sequence[Scene]) -> dict[str, object]:
     """Return COCO instances: the objects of each image in their order, then its clutter."""
     placed = [(scene, obj) for scene in scenes for obj in (*scene.objects, *scene.clutter)]
+    annotations = [
+        _instance(obj, number=number, image_id=int(scene.image_id))
+        for number, (scene, obj) in enumerate(placed, start=1)
+    ]
     return {
-        "info": {"description": "generated scenes"},
-        "licenses": [],
-        "images": _coco_images(scenes),
-        "annotations": [
-            _instance(obj, number=number, image_id=int(scene.image_id))
-            for number, (scene, obj) in enumerate(placed, start=1)
-        ],
+        **_coco(scenes, annotations),
         "categories": [
             {
                 "id": number,
@@ -250,13 +251,9 @@ def _instance(obj: SceneObject, *, number: int, image_id: int) -> dict[str, obje
 
 def coco_captions(scenes: Sequence[Scene]) -> dict[str, object]:
     """Return COCO captions."""
-    return {
-        "info": {"description": "generated scenes"},
-        "licenses": [],
-        "images": _coco_images(scenes),
-        "annotations": [
-            {"id": sentid, "image_id": int(scene.image_id), "caption": raw_text(caption)}
-            for imgid, scene in enumerate(scenes)
-            for sentid, caption in _captions_with_ids(scene, imgid)
-        ],
-    }
+    annotations: list[dict[str, object]] = [
+        {"id": sentid, "image_id": int(scene.image_id), "caption": raw_text(caption)}
+        for imgid, scene in enumerate(scenes)
+        for sentid, caption in _captions_with_ids(scene, imgid)
+    ]
+    return _coco(scenes, annotations)

@@ -80,9 +80,7 @@ class ReferenceTokens:
 
     def to(self, device: torch.device) -> "ReferenceTokens":
         """Copy to a device."""
-        return ReferenceTokens(
-            self.tokens.to(device), self.sentences.to(device), self.images.to(device)
-        )
+        return ReferenceTokens(*(values.to(device) for values in vars(self).values()))
 
 
 class CaptionReward:

@@ -15,7 +15,6 @@ class Interval:
 
     mean: float
     half_width: float
-    count: int
 
     @property
     def excludes_zero(self) -> bool:
@@ -32,9 +31,9 @@ def t_interval(values: Sequence[float]) -> Interval:
     """Return the mean of one or more independent values with its t-interval."""
     sample = np.asarray(values, dtype=float)
     if len(sample) < 2:
-        return Interval(float(sample.mean()), math.nan, len(sample))
+        return Interval(float(sample.mean()), math.nan)
     error = float(sample.std(ddof=1)) / math.sqrt(len(sample))
-    return Interval(float(sample.mean()), t_quantile(len(sample) - 1) * error, len(sample))
+    return Interval(float(sample.mean()), t_quantile(len(sample) - 1) * error)
 
 
 def t_quantile(degrees: int) -> float:
