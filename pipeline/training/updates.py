@@ -41,8 +41,7 @@ from a2cap.pipeline.training.training_parts import Part, Update, WeightAverage
 
 logger = logging.getLogger(__name__)
 
-GPU_READ_INTERVAL = 20
-"""Updates on a GPU between two reads of their measurements."""
+_GPU_READ_INTERVAL = 20
 
 Side = tuple[Sequence[nn.Parameter], torch.optim.Optimizer]
 
@@ -62,8 +61,8 @@ class _Measured:
 class Updater(ABC, Generic[Part]):
     """Updates of a network by batches: the gradient is that of the global batch."""
 
-    read_interval = 1
-    """Updates between two reads of their measurements."""
+    waits_seldom = False
+    """Reads the measurements of several updates together on a GPU, which must finish for that."""
     value_type = torch.float32
     names: tuple[str, ...]
     """Names of the measurements, equal on a rank without a part of the batch."""
@@ -78,6 +77,8 @@ class Updater(ABC, Generic[Part]):
         self.ranks = ranks
         self._gradients = GradientSum((side for side, _ in sides), ranks)
         self._device = sides[0][0][0].device
+        is_seldom = self.waits_seldom and self._device.type != "cpu"
+        self.read_interval = _GPU_READ_INTERVAL if is_seldom else 1
         self._unread: list[_Measured] = []
         self._halvings = 0  # of every part, since the memory was too small
 

@@ -53,7 +53,7 @@ from a2cap.pipeline.training.compiled_pass import CompiledPass
 from a2cap.pipeline.training.loop import TrainingTask, run_training
 from a2cap.pipeline.training.training_parts import GravesRmsprop
 from a2cap.pipeline.training.training_run import TrainingRun
-from a2cap.pipeline.training.updates import GPU_READ_INTERVAL, Updater
+from a2cap.pipeline.training.updates import Updater
 from a2cap.pipeline.weights.captioners import captioner_folder
 
 logger = logging.getLogger(__name__)
@@ -147,6 +147,8 @@ def _warn_of_data(model: ModelConfig, data: TrainingData) -> None:
 class CrossEntropyUpdater(Updater[Batch]):
     """Updates of a captioner and its mask network, each by its own loss and its own Adam."""
 
+    waits_seldom = True
+
     def __init__(
         self,
         captioner: EncoderDecoder,
@@ -164,8 +166,6 @@ class CrossEntropyUpdater(Updater[Batch]):
         self._supervision = supervision
         self._captioner = captioner
         self._config = config
-        # reading a value waits for a GPU to finish; on a CPU it is there already
-        self.read_interval = 1 if self._device.type == "cpu" else GPU_READ_INTERVAL
         terms = {"supervision": config.supervision, "label_smoothing": config.label_smoothing}
         self._penalties = (*captioner.penalty_names, *(name for name, on in terms.items() if on))
         masks: tuple[str, ...] = ()

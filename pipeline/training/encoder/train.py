@@ -35,7 +35,7 @@ from a2cap.pipeline.training.encoder.validation import EncoderInTraining, Encode
 from a2cap.pipeline.training.loop import TrainingTask, run_training
 from a2cap.pipeline.training.training_parts import cosine_rate, decaying_groups
 from a2cap.pipeline.training.training_run import TrainingRun
-from a2cap.pipeline.training.updates import GPU_READ_INTERVAL, Updater
+from a2cap.pipeline.training.updates import Updater
 
 logger = logging.getLogger(__name__)
 
@@ -146,6 +146,7 @@ class EncoderUpdater(Updater[EncoderPart]):
     """Updates of an encoder by AdamW."""
 
     names = ("loss",)
+    waits_seldom = True
 
     def __init__(
         self,
@@ -160,7 +161,6 @@ class EncoderUpdater(Updater[EncoderPart]):
         optimiser = torch.optim.AdamW(groups, lr=0.0, betas=(0.9, 0.98))
         super().__init__([(parameters, optimiser)], config, ranks)
         self._network, self._config, self._steps = network, config, steps
-        self.read_interval = 1 if self._device.type == "cpu" else GPU_READ_INTERVAL
 
     def losses(self, part: EncoderPart, number: int, index: int) -> tuple[Tensor, Tensor]:
         """Return the loss of a part, twice."""

@@ -101,6 +101,14 @@ def test_measurements_are_read_in_intervals_and_before_a_checkpoint():
     assert updater.flush() == []
 
 
+@pytest.mark.parametrize("waits_seldom", [True, False])
+def test_only_a_gpu_is_seldom_waited_for_and_only_where_asked(monkeypatch, waits_seldom):
+    monkeypatch.setattr(Sides, "waits_seldom", waits_seldom)
+    assert Sides(TrainConfig()).read_interval == 1
+    with torch.device("meta"):
+        assert Sides(TrainConfig()).read_interval == (20 if waits_seldom else 1)
+
+
 class SmallMemory(Sides):
     """Updates without memory for more than `most` numbers at once."""
 
