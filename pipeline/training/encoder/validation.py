@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from a2cap.data.batches.loader import Batches, Share
 from a2cap.extract.trainable_encoder import TrainableEncoder
 from a2cap.pipeline.runtime.distributed import Ranks
-from a2cap.pipeline.training.encoder.captioned_images import CaptionedImages, collate
+from a2cap.pipeline.training.encoder.captioned_images import CaptionedImages, EncoderPart, collate
 from a2cap.pipeline.training.encoder.encoder_config import EncoderConfig
 from a2cap.pipeline.training.encoder.objectives import Objective
 
@@ -57,15 +57,23 @@ class EncoderValidation:
         batches = Batches(
             self.data, collate, self.config.batch_size, 0, share=share, workers=self.workers
         )
-        judged = []
         with torch.inference_mode():
-            for parts in batches.epoch(0):
-                for part in parts:
-                    cells = self.network.cells(part.pixels)
-                    pair = self.network.objective.judge(cells, part.tokens)
-                    judged.append((pair[0].cpu(), pair[1].cpu()))
+            judged = [
+                pair for parts in batches.epoch(0) for part in parts for pair in self._judged(part)
+            ]
         everything = [pair for share in self.ranks.all_gather(judged) for pair in share]
         return {self.selected_by: self.network.objective.figure(everything)}
+
+    def _judged(self, part: EncoderPart) -> list[tuple[Tensor, Tensor]]:
+        """Return the judgement of a part, or of each half if a GPU lacks the memory."""
+        try:
+            pair = self.network.objective.judge(self.network.cells(part.pixels), part.tokens)
+            return [(pair[0].cpu(), pair[1].cpu())]
+        except torch.OutOfMemoryError:
+            if len(part.image_ids) == 1:
+                raise
+        torch.cuda.empty_cache()
+        return [pair for half in part.halves() for pair in self._judged(half)]
 
     def scalars(self) -> dict[str, float]:
         """Return nothing more."""

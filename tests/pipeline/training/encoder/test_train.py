@@ -21,6 +21,7 @@ from a2cap.pipeline.engine.run import Outcome
 from a2cap.pipeline.engine.status import UnfinishedStageError
 from a2cap.pipeline.training.encoder import captioned_images
 from a2cap.pipeline.training.encoder.train import EncoderUpdater
+from a2cap.pipeline.training.encoder.validation import EncoderInTraining
 from a2cap.pipeline.weights.detectors import BUNDLED
 from tests.experiments import SECTIONS, a2, copied_captioner, make_experiment, problems
 from tests.pipeline.training.runs import copied_artifacts, until_done, without_speed
@@ -338,6 +339,27 @@ def test_without_memory_for_a_part_its_halves_are_learnt(scenes, caplog, monkeyp
         "out of memory with 8 images at once; computing 4 at a time, with the gradient of the "
         "whole batch; set accumulate to 2 or more to begin so"
     ) in caplog.messages
+
+
+@pytest.mark.parametrize("objective", ["words", "captions"])
+def test_validation_halves_what_exceeds_the_memory(scenes, objective, monkeypatch):
+    cells, sizes = EncoderInTraining.cells, []
+
+    def small(self, pixels):
+        if not self.training and len(pixels) > 3:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        sizes.append(len(pixels))
+        return cells(self, pixels)
+
+    monkeypatch.setattr(EncoderUpdater, "step", lambda *_: [])
+    of = ("encoder.epochs=1", f"encoder.objective={objective}", "encoder.seed=4")
+    whole = without_speed(trained(scenes, *of).directory)
+    monkeypatch.setattr(EncoderInTraining, "cells", small)
+    again = scenes.folder / f"halves by {objective}"
+    with scenes.open(*ENCODER, *of) as opened:
+        halves = without_speed(opened.run("train-encoder", output=again).directory)
+    assert sizes == [2, 2]
+    assert halves == [pytest.approx(line, rel=1e-4) for line in whole]
 
 
 def test_few_images_for_many_words_and_small_images_are_said(scenes, caplog, monkeypatch):
