@@ -63,6 +63,8 @@ class Updater(ABC, Generic[Part]):
 
     waits_seldom = False
     """Reads the measurements of several updates together on a GPU, which must finish for that."""
+    smaller = "set accumulate to compute a batch in more parts"
+    """What makes the parts of a batch smaller, for an error."""
     value_type = torch.float32
     names: tuple[str, ...]
     """Names of the measurements, equal on a rank without a part of the batch."""
@@ -133,8 +135,8 @@ class Updater(ABC, Generic[Part]):
             # other ranks cannot begin the update again
             if self.ranks.count > 1 or all(len(self.halves(part)) == 1 for part in parts):
                 raise A2Error(
-                    f"out of memory with {images} images at once on {self._device}; set "
-                    "accumulate to compute a batch in more parts, or use a larger GPU"
+                    f"out of memory with {images} images at once on {self._device}; "
+                    f"{self.smaller}, or use a larger GPU"
                 ) from error
             logger.warning(
                 "out of memory with %d images at once; computing %d at a time, with the gradient "

@@ -147,6 +147,7 @@ class EncoderUpdater(Updater[EncoderPart]):
 
     names = ("loss",)
     waits_seldom = True
+    smaller = "raise encoder.accumulate, or lower encoder.batch_size or encoder.side"
 
     def __init__(
         self,

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 import a2cap
-from a2cap.data.errors import ConfigError, InputError
+from a2cap.data.errors import A2Error, ConfigError, InputError
 from a2cap.data.files.sealed_folder import read_manifest
 from a2cap.extract.torchvision_module import torchvision_module
 from a2cap.pipeline.engine.run import Outcome
@@ -339,6 +339,19 @@ def test_without_memory_for_a_part_its_halves_are_learnt(scenes, caplog, monkeyp
         "out of memory with 8 images at once; computing 4 at a time, with the gradient of the "
         "whole batch; set accumulate to 2 or more to begin so"
     ) in caplog.messages
+
+
+def test_without_memory_for_an_image_the_settings_that_need_less_are_named(scenes, monkeypatch):
+    def none(self, part, number, index):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(EncoderUpdater, "losses", none)
+    with pytest.raises(A2Error) as raised:
+        trained(scenes, "encoder.epochs=1", "encoder.seed=3")
+    assert str(raised.value) == (
+        "out of memory with 1 images at once on cpu; raise encoder.accumulate, or lower "
+        "encoder.batch_size or encoder.side, or use a larger GPU"
+    )
 
 
 @pytest.mark.parametrize("objective", ["words", "captions"])
