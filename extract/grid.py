@@ -288,7 +288,7 @@ def grid_width(config: ExtractConfig, side: int | None = None) -> int:
     """Return F, the channels of the layer; ConfigError without it, or for a side not taken."""
     fields = "encoder.side to another, or to null" if side else "extract.grid_backbone to another"
     with torch.device("meta"):
-        network = _up_to(_backbone(config.grid_backbone), config.grid_layer).eval()
+        network = grid_network(config)
         side = side or input_of(network)[0]
         try:
             return _channels(network, config, side)
@@ -300,8 +300,12 @@ def grid_width(config: ExtractConfig, side: int | None = None) -> int:
 def grid_parameters(config: ExtractConfig) -> int:
     """Return the numbers of the backbone up to the layer."""
     with torch.device("meta"):
-        network = _up_to(_backbone(config.grid_backbone), config.grid_layer)
-    return sum(parameter.numel() for parameter in network.parameters())
+        return sum(parameter.numel() for parameter in grid_network(config).parameters())
+
+
+def grid_network(config: ExtractConfig) -> nn.Module:
+    """Return the backbone up to the layer, with random weights."""
+    return _up_to(_backbone(config.grid_backbone), config.grid_layer).eval()
 
 
 def _channels(network: nn.Module, config: ExtractConfig, side: int | None = None) -> int:

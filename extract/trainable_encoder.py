@@ -44,14 +44,7 @@ class TrainableEncoder(nn.Module):
         self._backbone = config.grid_backbone
         self.network, self._weights = map_network(config, weights)
         self.side, self.mean, self.deviation = input_of(self.network)
-        parameters = list(self.network.parameters())
-        if isinstance(self.network, TimmBackbone):
-            parameters = self.network.map_parameters()
-        self.network.requires_grad_(False)
-        left = share * sum(parameter.numel() for parameter in parameters)
-        for parameter in reversed(parameters):
-            parameter.requires_grad_(left > 0)
-            left -= parameter.numel()
+        train_last(self.network, share)
         for module in self.network.modules():
             if isinstance(module, nn.Conv2d) and module.groups > 1:
                 # a depthwise gradient takes three times as long in bfloat16 on a CPU
@@ -90,6 +83,18 @@ class TrainableEncoder(nn.Module):
             metadata = {BASE_KEY: self._backbone}
         with replacing(path) as partial:
             save_tensors(partial, tensors, metadata)
+
+
+def train_last(network: nn.Module, share: float) -> None:
+    """Let a share of the numbers of a network's map, counted from its end, be trained."""
+    parameters = list(network.parameters())
+    if isinstance(network, TimmBackbone):
+        parameters = network.map_parameters()
+    network.requires_grad_(False)
+    left = share * sum(parameter.numel() for parameter in parameters)
+    for parameter in reversed(parameters):
+        parameter.requires_grad_(left > 0)
+        left -= parameter.numel()
 
 
 def _in_float32(forward: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:

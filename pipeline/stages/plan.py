@@ -38,6 +38,7 @@ from a2cap.pipeline.stages.estimates import (
     captioner_parameters,
     detector_memory,
     detector_training_disk,
+    encoder_memory,
     feature_width,
     step_memory,
     training_disk,
@@ -187,23 +188,33 @@ class Plan:
         tokens: returns those of a step in the memory of each of so many ranks.
         """
 
-        def memory() -> str:
-            process = process_rank()
-            needed = step_memory(
+        def needed(ranks: int) -> int:
+            return step_memory(
                 self.config,
-                tokens=tokens(self.config, process.ranks),
+                tokens=tokens(self.config, ranks),
                 parameters=self.parameters,
                 vocabulary=self.vocabulary_size,
             )
-            # the ranks on a CPU share its memory, each GPU has its own
-            is_shared = known(lambda: prepare_device(self.config.runtime)).type == "cpu"
-            return self.memory(needed * (process.local_ranks if is_shared else 1), what, remedy)
 
         return {
             "device": self.device,
-            "memory": memory,
+            "memory": lambda: self._step(needed, what, remedy),
             "disk": lambda: self.disk(stage, training_disk(self.parameters), "checkpoints"),
         }
+
+    def _step(self, needed: Callable[[int], int], what: str, remedy: str) -> str:
+        """Check the memory of a step of training; needed: bytes of each of so many ranks."""
+        process = process_rank()
+        size = needed(process.ranks)
+        # the ranks on a CPU share its memory, each GPU has its own
+        is_shared = known(lambda: prepare_device(self.config.runtime)).type == "cpu"
+        return self.memory(size * (process.local_ranks if is_shared else 1), what, remedy)
+
+    def encoder_memory(self) -> str:
+        """Check that a step of the encoder's training fits into memory."""
+        known(self.feature_width)  # the network has a map
+        remedy = "raise encoder.accumulate, or lower encoder.batch_size or encoder.side"
+        return self._step(partial(encoder_memory, self.config), "training the encoder", remedy)
 
     def detector_checkpoints(self, stage: str) -> str:
         """Check that the checkpoints of a detector fit on the disk."""

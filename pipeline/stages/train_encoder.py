@@ -56,7 +56,7 @@ class TrainEncoder(Stage):
         return continued(stage, folder, self.encoder, score=selected, rate_falls=True)
 
     def checks(self, plan: "Plan") -> dict[str, Check]:
-        """Check images, the weights to start from, the device and the disk.
+        """Check images, the weights to start from, the device, memory and disk.
 
         The disk's leaves out small copies of large images: sizes are known after decoding.
         """
@@ -66,6 +66,7 @@ class TrainEncoder(Stage):
             "start": lambda: plan.grid_weights(self._start()),
             "network": lambda: f"{self.extract.grid_backbone}, {plan.feature_width():,} channels",
             "device": plan.device,
+            "memory": plan.encoder_memory,
             "disk": lambda: plan.encoder_checkpoints(self.name),
         }
 

@@ -18,6 +18,7 @@ from a2cap.pipeline.stages.estimates import (
     detector_bytes,
     detector_memory,
     detector_training_disk,
+    encoder_memory,
     feature_width,
     step_memory,
     training_disk,
@@ -59,10 +60,12 @@ def test_parameters_are_counted_without_making_any_and_tokens_take_memory(kind):
 
 
 # Peak of the process less that after the imports, one thread, torch 2.15: measured with one image
-# of 480 x 640, and with 10 x 5 captions of 20 tokens over 50 regions.
+# of 480 x 640, with 10 x 5 captions of 20 tokens over 50 regions, and two updates of 32 images.
 DETECTORS = [(101, 14, 1.19), (101, 7, 0.80), (18, 14, 0.50)]
 SMALL = ("width=128", "encoder_layers=2", "decoder_layers=2", "feed_forward=512")
 CAPTIONERS = [((), 1.85), (SMALL, 0.47)]
+WHOLE = ("side=260", "trained=1")
+ENCODERS = [(("side=160",), 0.48), (WHOLE, 5.21), ((*WHOLE, "precision=bf16"), 3.81)]
 
 
 @pytest.mark.parametrize(("depth", "roi_size", "measured"), DETECTORS)
@@ -79,6 +82,35 @@ def test_the_memory_of_training_is_near_what_was_measured(fields, measured):
     tokens = training_tokens(config)
     estimate = step_memory(config, tokens=tokens, parameters=parameters, vocabulary=10_000) / GIB
     assert 0.7 * measured < estimate < 1.1 * measured
+
+
+def of_encoder(*fields, ranks=1):
+    words = ("extract.weights=encoder", "extract.boxes=grid")
+    lite = "extract.grid_backbone=efficientnet-lite2"
+    return encoder_memory(
+        load_config(None, [*words, lite, *(f"encoder.{f}" for f in fields)]), ranks
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("fields", "measured"), ENCODERS)
+def test_the_memory_of_an_encoder_is_near_what_was_measured(fields, measured):
+    assert 0.65 * measured < of_encoder(*fields) / GIB < 1.1 * measured
+
+
+@pytest.mark.slow
+def test_an_encoder_keeps_the_maps_of_the_images_that_are_computed_at_once():
+    def memory(images, *fields, ranks=1):
+        return of_encoder("side=64", f"batch_size={images}", *fields, ranks=ranks)
+
+    maps = memory(2) - memory(1)
+    weights = memory(1) - maps
+    assert weights > 3 * 4 * 4_800_000  # most are trained: with a gradient and two moments
+    assert memory(8) == weights + 8 * maps
+    assert memory(8, "accumulate=2", ranks=2) == memory(2)
+    assert memory(8, "precision=bf16") == memory(4)
+    assert memory(8, "trained=0.1") < memory(8)
+    assert memory(8) < memory(8, "side=128") < memory(32)  # smaller maps have wider edges
 
 
 def test_the_memory_of_a_step_is_estimated_with_more_attributes_than_the_few_tokens_it_runs():

@@ -19,11 +19,12 @@ from a2cap.data.files.sealed_folder import read_manifest
 from a2cap.extract.torchvision_module import torchvision_module
 from a2cap.pipeline.engine.run import Outcome
 from a2cap.pipeline.engine.status import UnfinishedStageError
+from a2cap.pipeline.stages import plan
 from a2cap.pipeline.training.encoder import captioned_images
 from a2cap.pipeline.training.encoder.train import EncoderUpdater
 from a2cap.pipeline.training.encoder.validation import EncoderInTraining
 from a2cap.pipeline.weights.detectors import BUNDLED
-from tests.experiments import SECTIONS, a2, copied_captioner, make_experiment, problems
+from tests.experiments import SECTIONS, a2, check_of, copied_captioner, make_experiment, problems
 from tests.pipeline.training.runs import copied_artifacts, until_done, without_speed
 
 ENCODER = (
@@ -351,6 +352,20 @@ def test_without_memory_for_an_image_the_settings_that_need_less_are_named(scene
     assert str(raised.value) == (
         "out of memory with 1 images at once on cpu; raise encoder.accumulate, or lower "
         "encoder.batch_size or encoder.side, or use a larger GPU"
+    )
+
+
+def test_a_batch_that_exceeds_the_memory_is_refused_before_anything_runs(scenes, monkeypatch):
+    def memory(available):
+        monkeypatch.setattr(plan, "available_memory", lambda: available)
+        return scenes.open(*ENCODER, "encoder.seed=9")
+
+    assert problems(memory(10**7), "train-encoder") == [
+        "memory too small for training the encoder: about 31.8 MB needed, 10.0 MB free; end other "
+        "programs, or raise encoder.accumulate, or lower encoder.batch_size or encoder.side"
+    ]
+    assert check_of(memory(10**8), "train-encoder", "memory").text == (
+        "training the encoder takes about 31.8 MB, 100 MB free"
     )
 
 
