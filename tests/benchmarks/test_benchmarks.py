@@ -82,6 +82,7 @@ def test_every_benchmark_is_tested():
         "encoder",
         "gpu_check",
         "gpu_results",
+        "gpu_resume",
         "photos_data",
         "photos_table",
         "ssdlite",
