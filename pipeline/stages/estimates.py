@@ -30,6 +30,7 @@ from a2cap.extract.weights.torch_files import is_safetensors
 from a2cap.model.captioners.kinds import make_captioner
 from a2cap.model.captioners.model_config import ModelConfig
 from a2cap.pipeline.configuration import Config
+from a2cap.pipeline.training.checkpoints import training_disk
 from a2cap.pipeline.training.detector.detector_config import DetectorConfig
 
 PUBLISHED_WIDTH = 2048  # for weights without a width in their header
@@ -38,7 +39,6 @@ _FIRST_CHANNELS = 64  # of the first layer of a published network
 _CLASSIFIER = "roi_heads.box_predictor.cls_score.weight"
 _FLOAT_BYTES = 4
 _FEW = 8  # tokens and numbers of a region, where their count does not matter
-_CHECKPOINTS = 4  # on the disk during a write: the two newest, the best, and the new one
 
 
 def feature_width(config: ExtractConfig, weights: Path) -> int:
@@ -135,11 +135,6 @@ def _kept_bytes(network: nn.Module, forward: Callable[[], object]) -> int:
     return sum(storage.nbytes() for storage in storages.values())
 
 
-def training_disk(parameters: int) -> int:
-    """Return the bytes of the checkpoints, each with Adam's two moments, and of the captioner."""
-    return _FLOAT_BYTES * parameters * (3 * _CHECKPOINTS + 1)
-
-
 def detector_training_disk(config: DetectorConfig) -> int:
     """Return the minimum bytes of a detector's checkpoints: one class, no attributes."""
     architecture = Architecture(
@@ -153,7 +148,7 @@ def detector_training_disk(config: DetectorConfig) -> int:
         attribute_width=0,
     )
     states = {"sgd": 1, "adamw": 2}[config.optimiser]  # momentum, or two moments
-    return detector_bytes(architecture) * ((1 + states) * _CHECKPOINTS + 1)
+    return training_disk(detector_bytes(architecture) // _FLOAT_BYTES, states=states)
 
 
 def detector_bytes(architecture: Architecture) -> int:

@@ -41,9 +41,9 @@ from a2cap.pipeline.stages.estimates import (
     encoder_memory,
     feature_width,
     step_memory,
-    training_disk,
 )
 from a2cap.pipeline.stages.input_files import ExperimentFiles
+from a2cap.pipeline.training.checkpoints import training_disk
 from a2cap.pipeline.weights.detectors import weights_file
 
 logger = logging.getLogger(__name__)

@@ -56,10 +56,7 @@ class TrainEncoder(Stage):
         return continued(stage, folder, self.encoder, score=selected, rate_falls=True)
 
     def checks(self, plan: "Plan") -> dict[str, Check]:
-        """Check images, the weights to start from, the device, memory and disk.
-
-        The disk's leaves out small copies of large images: sizes are known after decoding.
-        """
+        """Check images, the weights to start from, the device, memory and disk."""
         return {
             "images": plan.images,
             "splits": plan.shared_files,

@@ -33,6 +33,14 @@ FILES = (TENSORS, STATE)
 _KEPT = 2  # newest checkpoints, besides the best one
 
 
+def training_disk(parameters: int, *, states: int = 2) -> int:
+    """Return the bytes of checkpoints and of the result; states: of the optimiser, as Adam's two.
+
+    During a write a new checkpoint is on the disk beside those that are kept.
+    """
+    return 4 * parameters * ((1 + states) * (_KEPT + 2) + 1)
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """A verified checkpoint: its step, the network's tensors and the state of training."""

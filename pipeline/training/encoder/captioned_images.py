@@ -1,10 +1,14 @@
 """Images with their captions, read and cut for the training of an encoder."""
 
+import logging
+import shutil
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
+from io import BytesIO
 from pathlib import Path
+from threading import Event
 from typing import cast
 
 import numpy as np
@@ -17,7 +21,7 @@ from a2cap.data.batches.sampling import caption_choice, is_mirrored, part_draws
 from a2cap.data.captions.caption_file import CaptionFile
 from a2cap.data.captions.vocabulary import PAD
 from a2cap.data.errors import A2Error, InputError
-from a2cap.data.files.atomic import replacing
+from a2cap.data.files.atomic import write_durably
 from a2cap.data.files.sealed_folder import SkippedItem
 from a2cap.extract.detector.input import Pixels
 from a2cap.extract.image import decode_image
@@ -25,6 +29,8 @@ from a2cap.extract.trainable_encoder import random_part, recoloured, scaled, shr
 from a2cap.pipeline.engine.progress import track
 from a2cap.pipeline.extraction.images import Images
 from a2cap.pipeline.training.encoder.encoder_config import EncoderConfig
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -68,13 +74,16 @@ def collate(items: Sequence[EncoderItem], *, pinned: bool = False) -> EncoderPar
 class SquareImages:
     """Images of which parts, with the share `crop` of the area at least, become squares.
 
-    Those much larger than `side`, that of a square, are scaled down when first read, into `folder`.
+    Those much larger than `side`, that of a square, are scaled down when first read, into `folder`,
+    unless its disk would have less than `spared` bytes left.
     """
 
     images: Images
     side: int
     crop: float
     folder: Path
+    spared: int = 0
+    _is_full: Event = field(default_factory=Event)
 
     def read(self, image_id: str) -> Pixels:
         """Return the pixels of an image, (H, W, 3) uint8 BGR; raise A2Error where it is damaged."""
@@ -87,11 +96,26 @@ class SquareImages:
             raise encoded.content
         pixels = decode_image(encoded.content, encoded.name)
         small = shrunk(pixels, self.side, self.crop)
-        if small is not pixels:
-            self.folder.mkdir(exist_ok=True)
-            with replacing(file) as partial, partial.open("wb") as stream:
-                np.save(stream, small)
+        if small is not pixels and not self._is_full.is_set():
+            self._keep(small, file)
         return small
+
+    def _keep(self, small: Pixels, file: Path) -> None:
+        """Write a scaled image; after a failure none, since each can be decoded again."""
+        try:
+            self.folder.mkdir(exist_ok=True)
+            if shutil.disk_usage(self.folder).free < self.spared + small.nbytes:
+                raise OSError("checkpoints need the free disk space")
+            stream = BytesIO()  # to a file numpy states no reason why it fails
+            np.save(stream, small)
+            write_durably(file, stream.getvalue())
+        except OSError as error:
+            self._is_full.set()
+            logger.warning(
+                "cannot write smaller copies of images: %s; decoding the others in each epoch, "
+                "which takes longer; free disk space, and run the same command again to avoid it",
+                error.strerror or error,
+            )
 
 
 class CaptionedImages:

@@ -22,6 +22,7 @@ from a2cap.pipeline.extraction.images import LISTING, Images
 from a2cap.pipeline.runtime.device import prepare_device
 from a2cap.pipeline.runtime.distributed import SINGLE, Ranks
 from a2cap.pipeline.runtime.training_precision import forward_precision
+from a2cap.pipeline.training.checkpoints import training_disk
 from a2cap.pipeline.training.encoder.captioned_images import (
     CaptionedImages,
     EncoderPart,
@@ -56,7 +57,8 @@ def train_encoder(
     tensors = load_grid_weights(weights, extract.grid_backbone)
     encoder = TrainableEncoder(tensors, extract, share=config.trained)
     side = config.side or encoder.side
-    squares = SquareImages(images, side, config.crop, run.folder / "small")
+    spared = training_disk(sum(parameter.numel() for parameter in encoder.parameters()))
+    squares = SquareImages(images, side, config.crop, run.folder / "small", spared)
     skipped, names = _usable(config, captions, squares, run)
     width = grid_width(extract)
     objective = make_objective(config, captions, names["train"], vocabulary, width=width)

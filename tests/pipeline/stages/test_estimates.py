@@ -21,11 +21,11 @@ from a2cap.pipeline.stages.estimates import (
     encoder_memory,
     feature_width,
     step_memory,
-    training_disk,
 )
 from a2cap.pipeline.stages.train_scst import self_critical_tokens
 from a2cap.pipeline.stages.train_xe import training_tokens
 from a2cap.pipeline.training.captioner.train_config import TrainConfig
+from a2cap.pipeline.training.checkpoints import training_disk
 from a2cap.pipeline.training.detector.detector_config import DetectorConfig
 from tests.model.kinds import KINDS
 

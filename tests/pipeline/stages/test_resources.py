@@ -11,8 +11,8 @@ from a2cap.data.errors import A2Error
 from a2cap.pipeline.configuration import load_config, override
 from a2cap.pipeline.experiment import Experiment
 from a2cap.pipeline.stages import plan
-from a2cap.pipeline.stages.estimates import training_disk
 from a2cap.pipeline.stages.plan import Plan, require_runnable
+from a2cap.pipeline.training.checkpoints import training_disk
 from tests.experiments import TRANSIENT, check_of, free, problems
 
 # --- disk ---------------------------------------------------------------------------------------

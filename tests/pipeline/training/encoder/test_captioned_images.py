@@ -21,6 +21,7 @@ from a2cap.pipeline.training.encoder.captioned_images import (
 )
 from a2cap.pipeline.training.encoder.encoder_config import EncoderConfig
 from tests.experiments import images_of
+from tests.file_sizes import limited_to
 
 
 @pytest.fixture
@@ -109,6 +110,23 @@ def test_a_large_image_is_decoded_once_and_another_each_time(
     assert len(decoded) == 3 + 3 + 4
     np.testing.assert_array_equal(pixels, cv2.imread(str(images.paths[ids[0]])))
     assert not folder.exists()
+
+
+def test_an_image_without_space_for_its_copy_is_the_same(images, tmp_path, caplog):
+    ids = sorted(images.paths)[:3]
+    kept, full = (SquareImages(images, 32, 0.9, tmp_path / name) for name in ("kept", "full"))
+    with limited_to(3000):
+        unsaved = [full.read(name) for name in ids]
+    assert caplog.messages == [
+        "cannot write smaller copies of images: File too large; decoding the others in each "
+        "epoch, which takes longer; free disk space, and run the same command again to avoid it"
+    ]
+    assert not list((tmp_path / "full").iterdir())
+    for name, pixels in zip(ids, unsaved, strict=True):
+        kept.read(name)
+        np.testing.assert_array_equal(kept.read(name), pixels)
+        np.testing.assert_array_equal(full.read(name), pixels)
+    assert not list((tmp_path / "full").iterdir())
 
 
 def test_an_item_depends_on_epoch_and_index_alone(squares, captions, experiment):
