@@ -3,6 +3,7 @@
 import logging
 import re
 import warnings
+from functools import cache
 
 import torch
 
@@ -26,9 +27,9 @@ def prepare_device(runtime: RuntimeConfig) -> torch.device:
     if runtime.threads is not None:
         torch.set_num_threads(runtime.threads)
     if runtime.device == "auto":
-        is_usable, reason = _find_gpu()
+        is_usable, reason = find_gpu()
         if reason:
-            logger.warning("%s; computing on the CPU", reason)
+            _warn_once(f"{reason}; computing on the CPU")
         return _own_gpu() if is_usable else torch.device("cpu")
     problem = f"runtime.device is not a device: {runtime.device!r}; use auto, cpu, cuda or mps"
     try:
@@ -45,7 +46,7 @@ def prepare_device(runtime: RuntimeConfig) -> torch.device:
         raise ConfigError(
             f"runtime.device is {runtime.device!r} but torch finds no Apple GPU; use auto or cpu"
         )
-    is_usable, reason = _find_gpu()
+    is_usable, reason = find_gpu()
     if not is_usable:
         raise ConfigError(
             f"runtime.device is {runtime.device!r} but {reason or 'torch finds no GPU'}; "
@@ -77,7 +78,8 @@ def require_double(device: torch.device, what: str) -> None:
         )
 
 
-def _find_gpu() -> tuple[bool, str]:
+@cache  # torch warns of the driver once in a process, and later reports no GPU without a reason
+def find_gpu() -> tuple[bool, str]:
     """Report whether torch can use a GPU; if not, return why where its driver is too old."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -91,6 +93,11 @@ def _find_gpu() -> tuple[bool, str]:
         f"the GPU's driver is too old for this torch of {needed}: {version[1]}; update the driver, "
         "or install a torch of an older CUDA"
     )
+
+
+@cache
+def _warn_once(message: str) -> None:
+    logger.warning("%s", message)
 
 
 def _own_gpu() -> torch.device:

@@ -14,7 +14,7 @@ from a2cap.extract.detector import proposal_precision
 from a2cap.extract.detector.proposal_precision import has_bfloat16
 from a2cap.extract.extract_config import ExtractConfig
 from a2cap.model.mixed_precision import mixed_precision
-from a2cap.pipeline.runtime.device import prepare_device
+from a2cap.pipeline.runtime.device import find_gpu, prepare_device
 from a2cap.pipeline.runtime.runtime_config import Precision, RuntimeConfig
 
 logger = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ def resolve_training_precision(precision: Precision, device: str) -> Precision:
     """Return what `auto` is on a device of `runtime.device`, by the kind of its processor."""
     if precision != "auto":
         return precision
-    has_gpu = torch.cuda.is_available()
+    has_gpu, _ = find_gpu()
     if device == "auto":
         device = "cuda" if has_gpu else "cpu"
     is_missing = device.startswith("cuda") and not has_gpu  # which is reported when training starts

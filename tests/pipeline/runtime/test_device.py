@@ -7,8 +7,23 @@ import torch
 
 from a2cap.data.errors import ConfigError
 from a2cap.pipeline.configuration import load_config
-from a2cap.pipeline.runtime.device import compiles_updates, prepare_device
+from a2cap.pipeline.runtime.device import (
+    _warn_once,
+    compiles_updates,
+    find_gpu,
+    prepare_device,
+)
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
+from a2cap.pipeline.runtime.training_precision import resolve_training_precision
+
+
+@pytest.fixture(autouse=True)
+def new_process():
+    """Forget what earlier tests made torch report."""
+    for function in (find_gpu, _warn_once):
+        function.cache_clear()
+    yield
+    find_gpu.cache_clear()
 
 
 @pytest.fixture
@@ -65,21 +80,25 @@ OLD_DRIVER = (
 
 @pytest.fixture
 def old_driver(monkeypatch):
+    # of c10/cuda/CUDAFunctions.cpp, whose TORCH_WARN_ONCE warns once in a process
+    texts = [
+        "CUDA initialization: The NVIDIA driver on your system is too old (found version 11040). "
+        "Please update your GPU driver by downloading and installing a new version"
+    ]
+
     def warn():
-        # the text of torch/csrc and c10/cuda/CUDAFunctions.cpp
-        warnings.warn(
-            "CUDA initialization: The NVIDIA driver on your system is too old (found version "
-            "11040). Please update your GPU driver by downloading and installing a new version",
-            stacklevel=1,
-        )
+        if texts:
+            warnings.warn(texts.pop(), stacklevel=1)
         return False
 
     monkeypatch.setattr(torch.cuda, "is_available", warn)
     monkeypatch.setattr(torch.version, "cuda", "13.2")
+    resolve_training_precision("auto", "auto")  # of the configuration, before any device
 
 
 def test_an_old_driver_is_one_line_and_the_cpu_computes(old_driver, caplog):
-    assert prepare_device(RuntimeConfig()) == torch.device("cpu")
+    for _ in range(2):
+        assert prepare_device(RuntimeConfig()) == torch.device("cpu")
     assert caplog.messages == [f"{OLD_DRIVER}; computing on the CPU"]
 
 

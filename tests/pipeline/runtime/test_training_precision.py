@@ -33,7 +33,7 @@ CPU = torch.device("cpu")
 def test_auto_follows_from_the_kind_of_processor(
     monkeypatch, precision, device, has_gpu, is_fast, expected
 ):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
+    monkeypatch.setattr(precision_module, "find_gpu", lambda: (has_gpu, ""))
     monkeypatch.setattr(precision_module, "has_bfloat16", lambda device: is_fast)
     assert resolve_training_precision(precision, device) == expected
 
