@@ -27,8 +27,11 @@ def resolve_training_precision(precision: Precision, device: str) -> Precision:
     has_gpu, _ = find_gpu()
     if device == "auto":
         device = "cuda" if has_gpu else "cpu"
-    is_missing = device.startswith("cuda") and not has_gpu  # which is reported when training starts
-    return "bf16" if not is_missing and has_bfloat16(torch.device(device)) else "fp32"
+    try:  # a device that is missing or unknown is reported when training starts
+        is_missing = torch.device(device).type == "cuda" and not has_gpu
+        return "bf16" if not is_missing and has_bfloat16(torch.device(device)) else "fp32"
+    except RuntimeError:
+        return "fp32"
 
 
 def extraction_precision(

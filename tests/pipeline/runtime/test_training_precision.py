@@ -26,6 +26,7 @@ CPU = torch.device("cpu")
         ("auto", "auto", False, False, "fp32"),
         ("auto", "cuda:1", True, True, "bf16"),
         ("auto", "cuda", False, True, "fp32"),
+        ("auto", "gpu", True, True, "fp32"),
         ("fp32", "cpu", False, True, "fp32"),
         ("bf16", "cpu", False, False, "bf16"),
     ],
