@@ -18,6 +18,7 @@ from a2cap.data.image_ids import IMAGE_SUFFIXES
 from a2cap.model.errors import ModelError
 from a2cap.model.plug_ins import failed_plug_in
 from a2cap.pipeline.engine.interruption import Interrupted, raise_interrupted
+from a2cap.pipeline.runtime.gpu_errors import gpu_failure
 
 logger = logging.getLogger(__name__)
 
@@ -122,10 +123,7 @@ class Commands(click.Group):
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except Exception as error:
-            failed: object = failed_plug_in(error)
-            if str(error).startswith("CUDA error"):  # its other lines are how to debug a kernel
-                line = str(error).splitlines()[0]
-                failed = f"the GPU failed: {line}; run the same command again"
+            failed = gpu_failure(error) or failed_plug_in(error)
             if failed is None:
                 raise
             logger.debug("the GPU or the code of a plug-in failed", exc_info=error)

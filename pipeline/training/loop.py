@@ -31,6 +31,7 @@ from a2cap.pipeline.engine.artifact_names import CHECKPOINTS
 from a2cap.pipeline.engine.interruption import StopRequest, stop_between_steps
 from a2cap.pipeline.engine.progress import format_duration, track
 from a2cap.pipeline.runtime.distributed import RankError
+from a2cap.pipeline.runtime.gpu_errors import gpu_failure
 from a2cap.pipeline.runtime.training_precision import (
     deterministic_operations,
     matrix_precision,
@@ -91,12 +92,8 @@ def run_training(task: TrainingTask[Part], run: TrainingRun) -> dict[str, Tensor
                 # A signal to the process group may end other ranks before this rank handles it;
                 # then any operation fails here, and nothing more can be saved.
                 stop.raise_if_pending()
-                if str(error).startswith("CUDA error"):  # the process cannot use the GPU again
-                    raise A2Error(
-                        f"the GPU failed after step {training.position.step}: "
-                        f"{str(error).splitlines()[0]}; run the same command again, which goes on "
-                        "from the last checkpoint"
-                    ) from error
+                if failure := gpu_failure(error, step=training.position.step):
+                    raise A2Error(failure) from error
                 raise
             position = training.position
         best = saved.best_tensors(position, section=task.section) if ranks.is_main else {}

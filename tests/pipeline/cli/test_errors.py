@@ -142,15 +142,27 @@ def test_the_remedy_fits_the_error_of_the_system(monkeypatch, number, text):
     assert a2("status", code=1).stderr == f"a2: {text}\n"
 
 
-def test_a_gpu_that_is_lost_is_one_line(monkeypatch, caplog):
+GPU_MEMORY = "out of GPU memory: {}; lower the batch size, or use a larger GPU"
+GPU_LOST = "the GPU failed: {}; run the same command again"
+CAPACITY = "CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 79.1 GiB"
+
+
+@pytest.mark.parametrize(
+    ("line", "rest", "text"),
+    [
+        (CAPACITY, ". Of the allocated memory 1 GiB. See the documentation\n", GPU_MEMORY),
+        ("CUDA error: out of memory", "\nCUDA kernel errors might", GPU_MEMORY),
+        ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `f`", "", GPU_MEMORY),
+        ("CUDA error: unspecified launch failure", "\nCUDA kernel errors might", GPU_LOST),
+    ],
+)
+def test_a_gpu_that_is_lost_or_too_small_is_one_line(monkeypatch, caplog, line, rest, text):
     def fail(*_, **__):
-        raise RuntimeError("CUDA error: unspecified launch failure\nCUDA kernel errors might")
+        raise RuntimeError(line + rest)
 
     monkeypatch.setattr("a2cap.pipeline.cli.experiment.status.print_status", fail)
     caplog.set_level(logging.DEBUG, "a2cap")
-    assert a2("status", code=1).stderr == (
-        "a2: the GPU failed: CUDA error: unspecified launch failure; run the same command again\n"
-    )
+    assert a2("status", code=1).stderr == f"a2: {text.format(line)}\n"
     assert isinstance(caplog.records[-1].exc_info[1], RuntimeError)  # for --verbose
 
 

@@ -1,0 +1,22 @@
+"""Errors of a GPU by their texts, since torch raises most of them as a plain RuntimeError."""
+
+import re
+
+_MEMORY = re.compile(r"out of memory|_ALLOC_FAILED")
+
+
+def gpu_failure(error: Exception, *, step: int | None = None) -> str | None:
+    """Return what a GPU failed in and what to do; None for any other error.
+
+    step: of a training, which has checkpoints.
+    """
+    text = str(error)
+    if not text.startswith(("CUDA error", "CUDA out of memory")):
+        return None
+    # the lines that follow are how to debug a kernel, the sentences how the memory is divided
+    line = ". ".join(text.splitlines()[0].split(". ")[:3])
+    when = "" if step is None else f" after step {step}"
+    if _MEMORY.search(line):
+        return f"out of GPU memory{when}: {line}; lower the batch size, or use a larger GPU"
+    resumed = "" if step is None else ", which goes on from the last checkpoint"
+    return f"the GPU failed{when}: {line}; run the same command again{resumed}"
