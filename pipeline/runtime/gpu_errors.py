@@ -2,6 +2,7 @@
 
 import re
 
+_GPU = re.compile(r"(CUDA|cuDNN|NCCL|Triton) (driver )?error\b|CUDA out of memory", re.IGNORECASE)
 _MEMORY = re.compile(r"out of memory|_ALLOC_FAILED")
 
 
@@ -11,12 +12,15 @@ def gpu_failure(error: Exception, *, step: int | None = None) -> str | None:
     step: of a training, which has checkpoints.
     """
     text = str(error)
-    if not text.startswith(("CUDA error", "CUDA out of memory")):
+    if not _GPU.match(text):
         return None
     # the lines that follow are how to debug a kernel, the sentences how the memory is divided
     line = ". ".join(text.splitlines()[0].split(". ")[:3])
     when = "" if step is None else f" after step {step}"
     if _MEMORY.search(line):
         return f"out of GPU memory{when}: {line}; lower the batch size, or use a larger GPU"
+    if "device-side assert" in line:  # as of an index out of range
+        cpu = "run it with runtime.device=cpu, whose error names the operation"
+        return f"the GPU met an invalid value{when}: {line}; {cpu}"
     resumed = "" if step is None else ", which goes on from the last checkpoint"
     return f"the GPU failed{when}: {line}; run the same command again{resumed}"

@@ -1,0 +1,47 @@
+"""Errors of a GPU are recognised by their texts, each with its remedy."""
+
+import pytest
+
+from a2cap.pipeline.runtime.gpu_errors import gpu_failure
+
+LOST = "the GPU failed{}: {}; run the same command again"
+RESUMED = ", which goes on from the last checkpoint"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "CUDA error: an illegal memory access was encountered",
+        "CUDA driver error: unknown error",
+        "Triton Error [CUDA]: unspecified launch failure",
+        "cuDNN error: CUDNN_STATUS_EXECUTION_FAILED",
+        "NCCL error in: NCCLUtils.cpp:94, unhandled cuda error",
+    ],
+)
+def test_a_lost_gpu_is_recognised_whichever_library_reports_it(line):
+    error = RuntimeError(f"{line}\nCUDA kernel errors might be reported later")
+    assert gpu_failure(error) == LOST.format("", line)
+    assert gpu_failure(error, step=3) == LOST.format(" after step 3", line) + RESUMED
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        (
+            "Triton Error [CUDA]: out of memory",
+            "out of GPU memory after step 0: {}; lower the batch size, or use a larger GPU",
+        ),
+        (
+            "CUDA error: device-side assert triggered",
+            "the GPU met an invalid value after step 0: {}; run it with runtime.device=cpu, whose "
+            "error names the operation",
+        ),
+    ],
+)
+def test_an_error_that_a_rerun_repeats_has_another_remedy(line, text):
+    assert gpu_failure(RuntimeError(line), step=0) == text.format(line)
+
+
+@pytest.mark.parametrize("text", ["", "no NCCL error", "CUDA errors", "[Errno 12] out of memory"])
+def test_other_errors_are_not_those_of_a_gpu(text):
+    assert gpu_failure(RuntimeError(text)) is None
