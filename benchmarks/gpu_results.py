@@ -93,6 +93,7 @@ _FORMS = {
     "extrapolated_epoch_minutes": "{:.1f} min an epoch of COCO, extrapolated",
     "extrapolated_test_seconds": "{:.1f} s for 5,000 captions, extrapolated",
     "sampled_captions_per_second": "{:.0f} captions/s sampled",
+    "equal_captions": "{0[0]} best and {0[1]} sampled captions equal",
     "differing": "{} tensors differ after a kill",
     "resumed_at": "resumed after update {}",
     "backend": "{} with one rank",

@@ -101,6 +101,7 @@ def test_every_check_of_a_gpu_runs_on_a_cpu_in_tiny_sizes(tmp_path):
         *("efficientnet-lite2, exact", "efficientnet-lite2, mixed"),
         *("resnet18, exact", "resnet18, mixed", "check_seconds"),
     }
+    assert results["captured decoding"]["equal_captions"] == [2, 10]
     epochs = results["self-critical"]["2 images, fp32"]
     assert epochs["updates_per_epoch"] == 56_644
     assert epochs["extrapolated_epoch_minutes"] > 0
