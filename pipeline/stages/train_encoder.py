@@ -38,7 +38,7 @@ class TrainEncoder(Stage):
     files: ExperimentFiles
 
     name = TRAIN_ENCODER
-    version = 2
+    version = 3
     is_distributed = True
 
     def prepare(self, result: OutcomeOf, folder: Path) -> PreparedStage:

@@ -105,7 +105,7 @@ class Updater(ABC, Generic[Part]):
         if all(update.finite for update in updates):
             for _, optimizer in self.sides:
                 for group in optimizer.param_groups:
-                    group["lr"] = lr
+                    group["lr"] = lr * group.get("rate", 1.0)
                 optimizer.step()
             self.end()
             if self._average is not None:

@@ -10,6 +10,7 @@ from a2cap.data.batches.collate import EXACT, token_positions
 from a2cap.data.captions.caption_file import CaptionFile
 from a2cap.data.captions.vocabulary import PAD, SPECIALS, Vocabulary
 from a2cap.data.errors import InputError
+from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.captioner import Teaching
 from a2cap.model.captioners.kinds import make_captioner
 from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
@@ -19,7 +20,18 @@ from a2cap.pipeline.training.encoder.encoder_config import EncoderConfig
 _EVERYWHERE = 0.5
 """Share of the images above which a word names nothing that an image shows, such as "a"."""
 _SMOOTHING = 0.1
-_DECODER = {"width": 256, "heads": 4, "feed_forward": 1024, "decoder_layers": 2}
+_DECODER = TransformerConfig(
+    width=256,
+    heads=8,
+    feed_forward=1024,
+    encoder_layers=1,
+    decoder_layers=2,
+    norm="pre",
+    dropout=0.0,  # between the layers, where it costs captions (docs/photos.md)
+    feature_dropout=0.1,
+    attention_dropout=0.1,
+    alignment=AlignmentConfig(fusion="none"),
+)
 
 
 class WordObjective(nn.Module):
@@ -33,6 +45,7 @@ class WordObjective(nn.Module):
     """
 
     unit = "images"
+    rate = 1.0
 
     def __init__(self, width: int, ids: Tensor, shares: Tensor, config: EncoderConfig) -> None:
         super().__init__()
@@ -83,13 +96,12 @@ class CaptionObjective(nn.Module):
     """A Transformer of two decoder layers that reads the cells; it is thrown away."""
 
     unit = "tokens"
+    rate = 3.0
+    """Of its tensors, which start at random, as a multiple of the encoder's rate."""
 
     def __init__(self, width: int, vocabulary: int) -> None:
         super().__init__()
-        settings = TransformerConfig.model_validate(
-            {**_DECODER, "encoder_layers": 1, "alignment": {"fusion": "none"}}
-        )
-        self.captioner = make_captioner(settings, feature_width=width, vocabulary_size=vocabulary)
+        self.captioner = make_captioner(_DECODER, feature_width=width, vocabulary_size=vocabulary)
 
     def loss(self, cells: Tensor, tokens: Tensor, *, label_smoothing: float = _SMOOTHING) -> Tensor:
         """Return the caption loss, mean over tokens. cells: (B, N, C); tokens: (B, K, L) int64."""
@@ -97,7 +109,8 @@ class CaptionObjective(nn.Module):
         tokens = tokens.to(cells.device, non_blocking=True)
         boxes = cells.new_zeros(*cells.shape[:2], 5)  # its geometry is "none"
         exists = torch.ones(cells.shape[:2], dtype=torch.bool, device=cells.device)
-        memory = self.captioner.encode(cells, boxes, exists)
+        states = F.layer_norm(cells, cells.shape[-1:])  # networks differ in scale
+        memory = self.captioner.encode(states, boxes, exists)
         teaching = Teaching(label_smoothing=label_smoothing, positions=positions)
         losses = two_losses(self.captioner, memory, tokens, teaching=teaching)
         return losses.total() if label_smoothing else losses.caption

@@ -160,7 +160,10 @@ class EncoderUpdater(Updater[EncoderPart]):
         ranks: Ranks = SINGLE,
     ) -> None:
         parameters = [p for p in network.parameters() if p.requires_grad]
-        groups = decaying_groups(parameters, config.weight_decay)
+        encoder = [p for p in network.encoder.parameters() if p.requires_grad]
+        groups = decaying_groups(encoder, config.weight_decay)
+        for group in decaying_groups(list(network.objective.parameters()), config.weight_decay):
+            groups.append({**group, "rate": network.objective.rate})
         optimiser = torch.optim.AdamW(groups, lr=0.0, betas=(0.9, 0.98))
         super().__init__([(parameters, optimiser)], config, ranks)
         self._network, self._config, self._steps = network, config, steps

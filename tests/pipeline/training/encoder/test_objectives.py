@@ -6,9 +6,11 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from a2cap.data.captions.vocabulary import PAD, Vocabulary
 from a2cap.data.errors import InputError
+from a2cap.pipeline.training.encoder.captioned_images import EncoderPart
 from a2cap.pipeline.training.encoder.encoder_config import EncoderConfig
 from a2cap.pipeline.training.encoder.objectives import (
     CaptionObjective,
@@ -17,6 +19,8 @@ from a2cap.pipeline.training.encoder.objectives import (
     mean_average_precision,
     word_shares,
 )
+from a2cap.pipeline.training.encoder.train import EncoderUpdater
+from a2cap.pipeline.training.encoder.validation import EncoderInTraining
 
 # <eos> is 2; a row of padding is no caption
 TOKENS = torch.tensor(
@@ -124,6 +128,45 @@ def test_no_frequent_word_is_refused():
         "no word is in the captions of at least 3, and at most half, of the 4 training images; "
         "lower encoder.min_images, or give images captions that differ"
     )
+
+
+def test_a_caption_loss_is_the_same_at_any_scale_of_the_cells():
+    torch.manual_seed(0)
+    config = EncoderConfig(objective="captions")
+    captions = make_objective(config, CAPTIONS, [], VOCABULARY, width=6).eval()
+    cells = torch.randn(2, 4, 6) * 10
+    torch.testing.assert_close(captions.loss(100 * cells, TOKENS), captions.loss(cells, TOKENS))
+
+
+class Halving(nn.Conv2d):
+    """An encoder that halves the sides of images."""
+
+    mean = deviation = (127.5,) * 3
+
+    def __init__(self):
+        super().__init__(3, 6, kernel_size=2, stride=2)
+
+
+@pytest.mark.parametrize(("objective", "rate"), [("words", 1), ("captions", 3)])
+def test_a_decoder_that_starts_at_random_learns_faster_than_the_encoder(objective, rate):
+    torch.manual_seed(0)
+    config = EncoderConfig(objective=objective, min_images=2, weight_decay=0.0, dropout=0.0)
+    made = make_objective(config, CAPTIONS, list("1234"), VOCABULARY, width=6)
+    network = EncoderInTraining(Halving(), made)
+    if objective == "words":
+        nn.init.normal_(made.layer.weight)  # which starts at 0, so that the encoder would not move
+    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    updater = EncoderUpdater(network, config, steps=100)
+    pixels = torch.randint(256, (2, 8, 8, 3), dtype=torch.uint8)
+    updater.step([EncoderPart(("1", "2"), pixels, TOKENS)], 1)
+    steps = {"encoder": 0.0, "objective": 0.0}
+    for name, tensor in network.state_dict().items():
+        part = name.partition(".")[0]
+        if part in steps and tensor.is_floating_point():
+            steps[part] = max(steps[part], float((tensor - before[name]).abs().max()))
+    # Adam's first step of a tensor is its rate
+    assert steps["encoder"] == pytest.approx(updater.lr(1), rel=0.05)
+    assert steps["objective"] == pytest.approx(rate * updater.lr(1), rel=0.05)
 
 
 def test_a_caption_loss_reaches_the_cells_and_its_likelihood_is_that_of_a_token():
