@@ -153,10 +153,16 @@ CAPACITY = "CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total ca
         (CAPACITY, ". Of the allocated memory 1 GiB. See the documentation\n", GPU_MEMORY),
         ("CUDA error: out of memory", "\nCUDA kernel errors might", GPU_MEMORY),
         ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `f`", "", GPU_MEMORY),
+        (
+            "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate "
+            "memory: you tried to allocate 402653184 bytes. Error code 12 (Cannot allocate memory)",
+            "",
+            "out of memory: 402,653,184 bytes at once; lower the batch size, or end other programs",
+        ),
         ("CUDA error: unspecified launch failure", "\nCUDA kernel errors might", GPU_LOST),
     ],
 )
-def test_a_gpu_that_is_lost_or_too_small_is_one_line(monkeypatch, caplog, line, rest, text):
+def test_a_device_that_is_lost_or_too_small_is_one_line(monkeypatch, caplog, line, rest, text):
     def fail(*_, **__):
         raise RuntimeError(line + rest)
 
