@@ -12,8 +12,10 @@ from warnings import catch_warnings, filterwarnings
 import torch
 from torch import Tensor
 
+from a2cap.data.errors import A2Error
 from a2cap.model.captioner import Memory
 from a2cap.pipeline.runtime.distributed import Ranks
+from a2cap.pipeline.runtime.gpu_errors import gpu_failure
 from a2cap.pipeline.training.training_config import TrainingConfig
 
 logger = logging.getLogger(__name__)
@@ -47,6 +49,7 @@ class CompiledPass(Generic[Arguments, Result]):
         # the next replay overwrites gradients that have not been used yet where there are parts
         self._replays = device.type == "cuda" and parts == 1
         self._shapes: set[Shape] = set()
+        self._is_first = False  # of its shape, whose backward pass is still to be compiled
         # a graph break would be an error: this is one graph, or none
         self._compiled: Callable[Arguments, Result] | None = torch.compile(
             forward,
@@ -60,6 +63,7 @@ class CompiledPass(Generic[Arguments, Result]):
         shape = tuple(_shapes(arguments))
         is_known = shape in self._shapes
         is_refused = len(self._shapes) == MOST_SHAPES or shape[0][0] < self._least_images
+        self._is_first = not (is_known or is_refused)
         if self._compiled is None or (is_refused and not is_known):
             return self._forward(*arguments, **keywords)
         if self._replays:
@@ -75,14 +79,26 @@ class CompiledPass(Generic[Arguments, Result]):
                 raise
             self._compiled = None
             result = self._forward(*arguments, **keywords)  # raises the pass's own errors
-            reason = next(iter(str(error).splitlines()), "") or type(error).__name__
-            logger.warning(
-                "updates run uncompiled: %s; see that a C++ compiler works (on a GPU Triton too), "
-                "or set runtime.compile to off",
-                reason,
-            )
+            _warn(error)
         self._shapes.add(shape)
         return result
+
+    def gives_up(self, error: Exception) -> bool:
+        """Run uncompiled from now on if the error may be that of compiling a backward pass."""
+        is_other = isinstance(error, A2Error) or gpu_failure(error) is not None
+        if self._compiled is None or not self._is_first or is_other:
+            return False
+        self._compiled = None
+        _warn(error)
+        return True
+
+
+def _warn(error: Exception) -> None:
+    logger.warning(
+        "updates run uncompiled: %s; see that a C++ compiler works (on a GPU Triton too), "
+        "or set runtime.compile to off",
+        next(iter(str(error).splitlines()), "") or type(error).__name__,
+    )
 
 
 def _shapes(arguments: tuple[object, ...]) -> Iterator[tuple[int, ...]]:

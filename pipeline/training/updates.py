@@ -36,6 +36,7 @@ from torch import Tensor, nn
 from a2cap.data.errors import A2Error
 from a2cap.pipeline.runtime.distributed import Ranks
 from a2cap.pipeline.runtime.gradients import GradientSum
+from a2cap.pipeline.training.compiled_pass import CompiledPass
 from a2cap.pipeline.training.training_config import TrainingConfig
 from a2cap.pipeline.training.training_parts import Part, Update, WeightAverage
 
@@ -82,6 +83,7 @@ class Updater(ABC, Generic[Part]):
         is_seldom = self.waits_seldom and self._device.type != "cpu"
         self.read_interval = _GPU_READ_INTERVAL if is_seldom else 1
         self._unread: list[_Measured] = []
+        self.compiled: CompiledPass[Any, Any] | None = None  # of `losses`
         self._halvings = 0  # of every part, since the memory was too small
 
     def step(self, parts: Sequence[Part], number: int) -> list[Update]:
@@ -92,9 +94,8 @@ class Updater(ABC, Generic[Part]):
         """
         # counted before the parts are on a GPU, so that nothing waits for it
         amount = int(self.ranks.sum(torch.tensor(sum(self.count(part) for part in parts))))
-        values = self._backward(parts, number, amount)
-        while values is None:  # the GPU's memory is too small
-            self._halvings += 1
+        values = None
+        while values is None:  # once more in smaller parts, or uncompiled
             values = self._backward(parts, number, amount)
         self._gradients.wait()  # for their sums over the ranks
         gradient_norm = self._clip(self.divisors(values))
@@ -113,7 +114,7 @@ class Updater(ABC, Generic[Part]):
         return updates
 
     def _backward(self, parts: Sequence[Part], number: int, amount: int) -> Tensor | None:
-        """Add the gradients of the parts; return their measurements, None without memory for them.
+        """Add the gradients of the parts; return their measurements, None to begin again.
 
         Raises A2Error if smaller parts cannot be tried.
         """
@@ -143,6 +144,10 @@ class Updater(ABC, Generic[Part]):
                 "of the whole batch; set accumulate to 2 or more to begin so",
                 *(images, -(-images // 2)),
             )
+            self._halvings += 1
+        except Exception as error:  # compilers raise types of their own
+            if self.compiled is None or not self.compiled.gives_up(error):
+                raise
         else:
             return values
         # outside of the handler, whose error holds the tensors of the pass

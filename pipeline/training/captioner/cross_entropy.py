@@ -174,10 +174,9 @@ class CrossEntropyUpdater(Updater[Batch]):
             gate = ("mean_gate",) if is_learned else ()
             masks = ("mask_loss", "mean_mask", "mask_penalty", "delta_nll", *gate)
         self.names = ("caption_loss", *self._penalties, *masks)
-        self._compiles = compiles
         self._pass = self._forward
         if compiles:
-            self._pass = CompiledPass(self._forward, config, ranks, self._device)
+            self._pass = self.compiled = CompiledPass(self._forward, config, ranks, self._device)
 
     def losses(self, part: Batch, number: int, index: int) -> tuple[Tensor, Tensor]:
         """Return the sum of the losses of a part, tokens (B, K, L), and its measurements."""
@@ -185,7 +184,7 @@ class CrossEntropyUpdater(Updater[Batch]):
         if self._supervision is not None:
             targets = self._supervision.targets(part).to(self._device, non_blocking=True)
         assert part.tokens is not None  # `count` requires them
-        if self._compiles:
+        if self.compiled is not None:
             self._captioner.check(part.region_mask, part.tokens)
             if part.positions is None:
                 part = replace(part, positions=token_positions(part.tokens, FEW_SHAPES))

@@ -202,10 +202,9 @@ class SelfCriticalUpdater(Updater[Batch]):
         self._config = config
         self._rewards = rewards
         self._generator = torch.Generator(self._device)
-        self._compiles = compiles
         self._score = self._scored
         if compiles:
-            self._score = CompiledPass(self._scored, config, ranks, self._device)
+            self._score = self.compiled = CompiledPass(self._scored, config, ranks, self._device)
 
     def begin(self, number: int) -> None:
         """Seed the samples; the schedule step (s of Eq. 8) keeps that of cross-entropy training."""
@@ -225,7 +224,7 @@ class SelfCriticalUpdater(Updater[Batch]):
                 self._captioner.train()
                 memory = self._encode(batch)
         captions, positions = rollouts.captions, None
-        if self._compiles:
+        if self.compiled is not None:
             if part.tokens is not None:
                 self._captioner.check(part.region_mask, part.tokens)
             captions = functional.pad(captions, (0, self._config.max_length - captions.shape[2]))

@@ -7,9 +7,11 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
+from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from a2cap.data.batches.collate import EXACT, FEW_SHAPES, Item, collate
+from a2cap.data.errors import A2Error
 from a2cap.data.regions import Regions
 from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
@@ -204,6 +206,66 @@ def test_a_compiler_that_fails_is_one_warning_and_updates_run_uncompiled(monkeyp
         "updates run uncompiled: no working C++ compiler: 'g++'; see that a C++ compiler works "
         "(on a GPU Triton too), or set runtime.compile to off"
     ]
+
+
+class Uncompilable(torch.autograd.Function):
+    """A backward pass that fails."""
+
+    @staticmethod
+    def forward(context, loss):
+        return loss.clone()
+
+    @staticmethod
+    def backward(context, gradient):
+        raise RuntimeError("Triton cannot compile this kernel")
+
+
+def without_backward(forward):
+    def run(*arguments):
+        loss, measured = forward(*arguments)
+        return Uncompilable.apply(loss), measured
+
+    return run
+
+
+def traced_without_backward(forward, compile_pass=torch.compile):
+    def fail(graph, inputs):
+        raise RuntimeError("Triton cannot compile this kernel")
+
+    backend = aot_autograd(fw_compiler=lambda graph, inputs: graph, bw_compiler=fail)
+    return compile_pass(forward, backend=backend)
+
+
+@pytest.mark.parametrize(
+    "compile_pass",
+    [without_backward, pytest.param(traced_without_backward, marks=pytest.mark.slow)],
+)
+def test_a_backward_pass_that_fails_to_compile_begins_the_update_again(
+    monkeypatch, caplog, compile_pass
+):
+    caplog.set_level(logging.WARNING, "a2cap")
+    torch._dynamo.reset()
+    monkeypatch.setattr(torch, "compile", lambda forward, **options: compile_pass(forward))
+    plain, compiled = (
+        CrossEntropyUpdater(captioner(), CONFIG, compiles=compiles) for compiles in (False, True)
+    )
+    assert_equal_updates(plain, compiled, *both_batches())
+    [warning] = warnings(caplog)
+    assert warning.startswith("updates run uncompiled: ")
+    assert "Triton cannot compile this kernel" in warning
+
+
+@pytest.mark.parametrize(
+    "error",
+    [RuntimeError("CUDA error: unspecified launch failure"), A2Error("a rank was lost"), "known"],
+)
+def test_other_errors_of_a_compiled_update_are_raised(monkeypatch, caplog, error):
+    Graph(monkeypatch)
+    run = CompiledPass(double, CONFIG, SINGLE, CPU)
+    for _ in range(2 if error == "known" else 1):
+        run(torch.ones(2))
+    assert not run.gives_up(RuntimeError(error) if error == "known" else error)
+    assert not caplog.records
 
 
 def test_a_compiled_pass_without_memory_is_not_taken_for_a_compiler_that_fails(monkeypatch, caplog):
