@@ -43,16 +43,21 @@ class CompiledPass(Generic[Arguments, Result]):
         device: torch.device,
     ) -> None:
         self._forward = forward
-        parts = ranks.count * config.accumulate
-        # a smaller batch ends an epoch, and is not worth its compilation
-        self._least_images = config.batch_size // parts
-        # the next replay overwrites gradients that have not been used yet where there are parts
-        self._replays = device.type == "cuda" and parts == 1
-        self._shapes: set[Shape] = set()
+        self._parts = ranks.count * config.accumulate
+        self._batch_size = config.batch_size
         self._is_first = False  # of its shape, whose backward pass is still to be compiled
+        self._is_cuda = device.type == "cuda"
+        self._compile(self._parts)
+
+    def _compile(self, parts: int) -> None:
+        # a smaller batch ends an epoch, and is not worth its compilation
+        self._least_images = self._batch_size // parts
+        # the next replay overwrites gradients that have not been used yet where there are parts
+        self._replays = self._is_cuda and parts == 1
+        self._shapes: set[Shape] = set()
         # a graph break would be an error: this is one graph, or none
         self._compiled: Callable[Arguments, Result] | None = torch.compile(
-            forward,
+            self._forward,
             fullgraph=True,
             dynamic=False,
             mode="reduce-overhead" if self._replays else None,
@@ -82,6 +87,12 @@ class CompiledPass(Generic[Arguments, Result]):
             _warn(error)
         self._shapes.add(shape)
         return result
+
+    def divide(self, halvings: int) -> None:
+        """Free the graphs and their memory; compile again for parts that are halved so often."""
+        if self._compiled is not None:
+            torch.compiler.reset()  # also of CUDA graphs
+            self._compile(self._parts << halvings)
 
     def gives_up(self, error: Exception) -> bool:
         """Run uncompiled from now on if the error may be that of compiling a backward pass."""

@@ -150,7 +150,9 @@ class Updater(ABC, Generic[Part]):
                 raise
         else:
             return values
-        # outside of the handler, whose error holds the tensors of the pass
+        # outside of the handlers, whose error holds the tensors of the pass
+        if self.compiled is not None:
+            self.compiled.divide(self._halvings)
         torch.cuda.empty_cache()
         return None
 

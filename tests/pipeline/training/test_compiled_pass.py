@@ -276,6 +276,34 @@ def test_a_compiled_pass_without_memory_is_not_taken_for_a_compiler_that_fails(m
     assert not caplog.records
 
 
+def test_halves_of_a_batch_without_memory_are_compiled_and_earlier_graphs_freed(monkeypatch):
+    resets, options, sizes = [], [], []
+    monkeypatch.setattr(torch.compiler, "reset", lambda: resets.append(len(sizes)))
+
+    def compile_pass(forward, **settings):
+        options.append(settings["mode"])
+
+        def run(*arguments):
+            sizes.append(len(arguments[0]))
+            if sizes[-1] > 2:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return forward(*arguments)
+
+        return run
+
+    monkeypatch.setattr(torch, "compile", compile_pass)
+    config = CONFIG.model_copy(update={"batch_size": 4})
+    items = [item(str(n), regions=3, lengths=(4 + n % 3, 2)) for n in range(1, 5)]
+    plain, compiled = (CrossEntropyUpdater(captioner(), config) for _ in range(2))
+    monkeypatch.setattr(torch.compiler, "cudagraph_mark_step_begin", lambda: None)
+    gpu = torch.device("cuda")  # which only the options depend on
+    compiled._pass = compiled.compiled = CompiledPass(compiled._forward, config, SINGLE, gpu)
+    assert_equal_updates(plain, compiled, collate(items), collate(items, rounding=FEW_SHAPES))
+    assert (sizes, resets) == ([4, 2, 2, 2, 2], [1])
+    # a replay would overwrite the gradients of the first half
+    assert options == ["reduce-overhead", None]
+
+
 @pytest.mark.parametrize(
     ("field", "wrong", "problem"),
     [
