@@ -108,6 +108,8 @@ class MixedPrecision:
         compiled = torch.compile(self._res5, options={"freezing": True})
         try:
             compiled(example)
+        except torch.OutOfMemoryError:  # fewer images pass together
+            raise
         except Exception as error:  # a missing or unfit C++ compiler raises types of its own
             reason = next(iter(str(error).splitlines()), type(error).__name__)
             logger.warning("bfloat16 selection runs uncompiled: %s", reason)

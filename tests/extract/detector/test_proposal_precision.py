@@ -104,6 +104,18 @@ def test_heads_that_do_not_compile_run_uncompiled(detector, make_image, monkeypa
     assert np.array_equal(regions.features, expected.features)
 
 
+def test_heads_without_memory_are_not_taken_for_a_compiler_that_fails(detector, monkeypatch):
+    def fail(batch):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(torch, "compile", lambda module, **_: fail)
+    mixed = MixedPrecision(detector)
+    with pytest.raises(torch.OutOfMemoryError):
+        mixed._features(torch.rand(1, 4, 2, 2))
+    monkeypatch.setattr(torch, "compile", lambda module, **_: lambda batch: batch)
+    assert len(mixed._features(torch.rand(1, 4, 2, 2))) == 1
+
+
 @pytest.mark.parametrize(
     ("capability", "expected"), [((7, 5), False), ((8, 0), True), ((9, 0), True)]
 )
