@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from a2cap.data.batches.collate import FEW_SHAPES, Batch, token_positions
+from a2cap.data.batches.collate import Batch
 from a2cap.data.captions.caption_file import CaptionFile
 from a2cap.data.captions.document_frequencies import DocumentFrequencies
 from a2cap.data.captions.reference_tokens import load_reference_tokens
@@ -228,7 +228,8 @@ class SelfCriticalUpdater(Updater[Batch]):
             if part.tokens is not None:
                 self._captioner.check(part.region_mask, part.tokens)
             captions = functional.pad(captions, (0, self._config.max_length - captions.shape[2]))
-            positions = token_positions(captions, FEW_SHAPES)
+            # all of them, since lengths of samples would be more shapes; padding scores 0
+            positions = torch.arange(captions.numel(), device=self._device)
         loss, mask_loss, true_tokens = self._score(
             memory, captions, positions, rollouts.advantages, batch.tokens, batch.positions
         )

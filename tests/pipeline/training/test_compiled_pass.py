@@ -2,7 +2,6 @@
 
 import logging
 import os
-from collections import Counter
 
 import numpy as np
 import pytest
@@ -10,7 +9,7 @@ import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from a2cap.data.batches.collate import EXACT, FEW_SHAPES, Item, collate
+from a2cap.data.batches.collate import FEW_SHAPES, Item, collate
 from a2cap.data.errors import A2Error
 from a2cap.data.regions import Regions
 from a2cap.model.alignment_config import AlignmentConfig
@@ -78,6 +77,10 @@ def graphs(monkeypatch):
     return counters
 
 
+def rewards(image_ids, captions):
+    return (captions == 5).sum(dim=-1).double()
+
+
 def assert_equal_updates(plain, compiled, batch, padded, *, updates=2):
     """Make updates by both, on a batch and on the same batch in the shape of a compiled update."""
     for number in range(1, updates + 1):
@@ -127,10 +130,6 @@ def test_the_scores_of_a_self_critical_update_are_one_graph_with_equal_gradients
     config = ScstConfig(
         **{"batch_size": 2, "lr": 1e-6, "clip_norm": None, "mask": "continued", "max_length": 12}
     )
-
-    def rewards(image_ids, captions):
-        return (captions == 5).sum(dim=-1).double()
-
     plain, compiled = (
         SelfCriticalUpdater(captioner(), config, rewards, compiles=compiles)
         for compiles in (False, True)
@@ -153,18 +152,44 @@ def test_inductor_compiles_an_update_with_equal_gradients(caplog, tmp_path, monk
     assert not warnings(caplog)
 
 
-def test_an_epoch_of_mixed_lengths_has_at_most_four_shapes():
-    generator = np.random.default_rng(0)
-    exact, few = Counter(), Counter()
-    for _ in range(60):  # lengths as in COCO: 11.5 tokens with the end, deviation 2.4
-        lengths = np.clip(generator.normal(11.5, 2.4, (10, 5)).round(), 3, 21).astype(int)
-        counts = generator.integers(10, 101, 10)
-        items = [item("1", regions=r, lengths=row) for r, row in zip(counts, lengths, strict=True)]
-        for shapes, rounding in ((exact, EXACT), (few, FEW_SHAPES)):
-            batch = collate(items, rounding=rounding)
-            shapes[batch.features.shape, batch.tokens.shape, batch.positions.shape] += 1
-    assert len(exact) > 50
-    assert len(few) <= 4
+def mixed_batches():
+    """Yield batches with lengths as in COCO: 11.5 tokens with the end, deviation 2.6."""
+    generator = np.random.default_rng(3)
+    for number in range(20):
+        lengths = np.clip(generator.normal(11.5, 2.6, (10, 5)).round(), 3, 21).astype(int)
+        counts = generator.integers(10, 101 if number % 3 else 50, 10)
+        rows = zip(counts, lengths, strict=True)
+        items = [item("1", regions=regions, lengths=row) for regions, row in rows]
+        yield collate(items, rounding=FEW_SHAPES)
+
+
+def cross_entropy_updater():
+    return CrossEntropyUpdater(captioner(), TrainConfig(batch_size=10), compiles=True)
+
+
+def self_critical_updater():
+    config = ScstConfig(batch_size=10, mask="continued", max_length=20)
+    return SelfCriticalUpdater(captioner(), config, rewards, compiles=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [cross_entropy_updater, self_critical_updater])
+def test_an_epoch_of_mixed_lengths_compiles_four_graphs(monkeypatch, caplog, make):
+    graphs, compile_pass = [], torch.compile
+    torch._dynamo.reset()
+
+    def trace(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(
+        torch, "compile", lambda forward, **_: compile_pass(forward, backend=trace, dynamic=False)
+    )
+    updater = make()
+    for number, batch in enumerate(mixed_batches(), 1):
+        updater.step([batch], number)
+    assert len(graphs) == len(updater.compiled._shapes) == 4
+    assert not warnings(caplog)
 
 
 class Graph:
