@@ -25,9 +25,9 @@ class RuntimeConfig(Section):
     """CPU threads of torch; null keeps torch's default."""
     compile: Annotated[Literal["auto", "on", "off"], BeforeValidator(_switch)] = "off"
     """Compile the updates of captioners with torch.compile: auto only on a GPU, which otherwise
-    waits for the processor, and without train.deterministic. Off until it has run on one. Needs a
-    C++ compiler, on a GPU Triton; without them updates run uncompiled. Batches are padded to few
-    shapes, which changes results by rounding only."""
+    waits for the processor, and not in trainings with `deterministic`. Off until it has run on one.
+    Needs a C++ compiler, on a GPU Triton; without them updates run uncompiled. Batches are padded
+    to few shapes: results change by rounding, and dropout draws other masks."""
     ray: str | None = None
     """Address of the Ray cluster that runs the shards of an extraction as tasks, or `auto` for that
     of RAY_ADDRESS, or else a new one on this machine; null extracts in this process."""
