@@ -106,8 +106,8 @@ class CompiledPass(Generic[Arguments, Result]):
 
 def _warn(error: Exception) -> None:
     logger.warning(
-        "updates run uncompiled: %s; see that a C++ compiler works (on a GPU Triton too), "
-        "or set runtime.compile to off",
+        "updates run uncompiled: %s; set runtime.compile to off, or if no compiler works, "
+        "install one of C++ (on a GPU Triton too)",
         next(iter(str(error).splitlines()), "") or type(error).__name__,
     )
 

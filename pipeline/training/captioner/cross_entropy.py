@@ -110,8 +110,7 @@ def train_captioner(config: TrainConfig, model: ModelConfig, run: TrainingRun) -
         ranks,
         steps_per_epoch=len(batches),
         supervision=supervision,
-        # what the decoder reads changes the graph from update to update
-        compiles=compiles and not config.scheduled_sampling,
+        compiles=compiles,
     )
     task = TrainingTask(
         "train", "a2 train", "tokens", config, captioner, batches, updater, validation
@@ -175,7 +174,10 @@ class CrossEntropyUpdater(Updater[Batch]):
             masks = ("mask_loss", "mean_mask", "mask_penalty", "delta_nll", *gate)
         self.names = ("caption_loss", *self._penalties, *masks)
         self._pass = self._forward
-        if compiles:
+        if compiles and config.scheduled_sampling:
+            # what the decoder reads changes the graph from update to update
+            logger.info("updates run uncompiled: train.scheduled_sampling is above 0")
+        elif compiles:
             self._pass = self.compiled = CompiledPass(self._forward, config, ranks, self._device)
 
     def losses(self, part: Batch, number: int, index: int) -> tuple[Tensor, Tensor]:

@@ -228,9 +228,16 @@ def test_a_compiler_that_fails_is_one_warning_and_updates_run_uncompiled(monkeyp
     run = CompiledPass(double, CONFIG, SINGLE, CPU)
     assert [run(torch.full((2,), value)).tolist() for value in (1, 2)] == [[2, 2], [4, 4]]
     assert caplog.messages == [
-        "updates run uncompiled: no working C++ compiler: 'g++'; see that a C++ compiler works "
-        "(on a GPU Triton too), or set runtime.compile to off"
+        "updates run uncompiled: no working C++ compiler: 'g++'; set runtime.compile to off, or if "
+        "no compiler works, install one of C++ (on a GPU Triton too)"
     ]
+
+
+def test_scheduled_sampling_runs_uncompiled_and_says_so(caplog):
+    caplog.set_level(logging.INFO)
+    config = CONFIG.model_copy(update={"scheduled_sampling": 0.5})
+    assert CrossEntropyUpdater(captioner(), config, compiles=True).compiled is None
+    assert caplog.messages == ["updates run uncompiled: train.scheduled_sampling is above 0"]
 
 
 class Uncompilable(torch.autograd.Function):
