@@ -53,7 +53,7 @@ class Update:
 
 
 class Validation(Protocol):
-    """Quality of the network after an epoch."""
+    """Quality of the network after an epoch; a class derived from it may have figures alone."""
 
     @property
     def selected_by(self) -> str:
@@ -62,15 +62,18 @@ class Validation(Protocol):
     @property
     def start(self) -> float | None:
         """The score of the network that is trained further, None for a new one."""
+        return None
 
     def figures(self) -> dict[str, float]:
         """Return the figures by name, equal on all ranks; every rank must call this."""
 
     def scalars(self) -> dict[str, float]:
         """Return more figures for TensorBoard; called on the main rank only."""
+        return {}
 
     def warn(self, line: Mapping[str, float]) -> None:
         """Log a warning if the epoch's figures show a failing training; on the main rank only."""
+        return
 
 
 _BOARD_EVERY = 20  # updates between TensorBoard scalars

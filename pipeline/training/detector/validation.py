@@ -30,6 +30,7 @@ from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from a2cap.pipeline.training.detector.average_precision import detection_metrics, proposal_recall
 from a2cap.pipeline.training.detector.detector_config import DetectorConfig
 from a2cap.pipeline.training.detector.labelled_images import read_validation_data
+from a2cap.pipeline.training.training_parts import Validation
 from a2cap.pipeline.weights.detectors import resolve_weights
 
 _OVERLAP = 0.5  # from which a detection has found a box
@@ -94,7 +95,7 @@ RECALL_AT = (10, 36, 100)
 
 
 @dataclass(frozen=True)
-class DetectorValidation:
+class DetectorValidation(Validation):
     """AP50 on the validation images, which selects the best epoch."""
 
     detector: TrainableDetector
@@ -107,10 +108,6 @@ class DetectorValidation:
         """Name of the figure that selects the best epoch."""
         return "AP50"
 
-    @property
-    def start(self) -> None:
-        """No score: initial weights are no detector of these classes."""
-
     def figures(self) -> dict[str, float]:
         """Return AP, AP50 and AP75: each rank detects in its images, the main rank scores all."""
         ranks = self.ranks
@@ -122,10 +119,6 @@ class DetectorValidation:
         everything = {name: _from_tensors(tensors) for share in shares for name, tensors in share}
         metrics = detection_metrics(self.data, everything)
         return ranks.all_gather({"AP": metrics.ap, "AP50": metrics.ap50, "AP75": metrics.ap75})[0]
-
-    def scalars(self) -> dict[str, float]:
-        """Return nothing more."""
-        return {}
 
     def warn(self, line: Mapping[str, float]) -> None:
         """Warn if no object was found at all."""

@@ -11,6 +11,7 @@ from a2cap.pipeline.runtime.distributed import Ranks
 from a2cap.pipeline.training.encoder.captioned_images import CaptionedImages, EncoderPart, collate
 from a2cap.pipeline.training.encoder.encoder_config import EncoderConfig
 from a2cap.pipeline.training.encoder.objectives import Objective
+from a2cap.pipeline.training.training_parts import Validation
 
 
 class EncoderInTraining(nn.Module):
@@ -33,7 +34,7 @@ class EncoderInTraining(nn.Module):
 
 
 @dataclass(frozen=True)
-class EncoderValidation:
+class EncoderValidation(Validation):
     """What the objective predicts of whole validation images, which selects the best epoch."""
 
     network: EncoderInTraining
@@ -46,10 +47,6 @@ class EncoderValidation:
     def selected_by(self) -> str:
         """Name of the figure that selects the best epoch."""
         return self.config.selected
-
-    @property
-    def start(self) -> None:
-        """No score: the layers that predict are new."""
 
     def figures(self) -> dict[str, float]:
         """Return the score; each rank encodes its images, and all judge what all have encoded."""
@@ -74,10 +71,3 @@ class EncoderValidation:
                 raise
         torch.cuda.empty_cache()
         return [pair for half in part.halves() for pair in self._judged(half)]
-
-    def scalars(self) -> dict[str, float]:
-        """Return nothing more."""
-        return {}
-
-    def warn(self, line: object) -> None:
-        """Warn of nothing: the loop warns of a score of 0."""
