@@ -166,8 +166,7 @@ def unreadable(
 
     shown: as in `track`.
     """
-    skipped, smallest = list[SkippedItem](), 2**31
-    names = list(image_ids)
+    names, seen = list(image_ids), list[SkippedItem | int]()
 
     def look(image_id: str) -> SkippedItem | int:
         try:
@@ -179,10 +178,8 @@ def unreadable(
         ThreadPoolExecutor(max(workers, 1)) as pool,
         track("read images", total=len(names), shown=shown) as progress,
     ):
-        for seen in pool.map(look, names):
-            if isinstance(seen, SkippedItem):
-                skipped.append(seen)
-            else:
-                smallest = min(smallest, seen)
+        for item in pool.map(look, names):
+            seen.append(item)
             progress.advance(1)
-    return skipped, smallest
+    skipped = [item for item in seen if isinstance(item, SkippedItem)]
+    return skipped, min((item for item in seen if isinstance(item, int)), default=2**31)
