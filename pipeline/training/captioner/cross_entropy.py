@@ -186,10 +186,9 @@ class CrossEntropyUpdater(Updater[Batch]):
         if self._supervision is not None:
             targets = self._supervision.targets(part).to(self._device, non_blocking=True)
         assert part.tokens is not None  # `count` requires them
-        if self.compiled is not None:
-            self._captioner.check(part.region_mask, part.tokens)
-            if part.positions is None:
-                part = replace(part, positions=token_positions(part.tokens, FEW_SHAPES))
+        self._captioner.check(part.region_mask, part.tokens)
+        if self.compiled is not None and part.positions is None:
+            part = replace(part, positions=token_positions(part.tokens, FEW_SHAPES))
         batch, config = part.to(self._device, non_blocking=True), self._config
         epochs = (number - 1) // self._steps_per_epoch
         rate = config.scheduled_sampling * min(1.0, epochs / config.scheduled_sampling_epochs)

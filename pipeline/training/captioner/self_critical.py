@@ -215,6 +215,8 @@ class SelfCriticalUpdater(Updater[Batch]):
 
     def losses(self, part: Batch, number: int, index: int) -> tuple[Tensor, Tensor]:
         """Return the losses of a part, summed over tokens, and its sums by `names`."""
+        if part.tokens is not None:
+            self._captioner.check(part.region_mask, part.tokens)
         batch = part.to(self._device, non_blocking=True)
         self._captioner.eval()
         with forward_precision(self._config.precision, self._device, self._captioner):
@@ -225,8 +227,6 @@ class SelfCriticalUpdater(Updater[Batch]):
                 memory = self._encode(batch)
         captions, positions = rollouts.captions, None
         if self.compiled is not None:
-            if part.tokens is not None:
-                self._captioner.check(part.region_mask, part.tokens)
             captions = functional.pad(captions, (0, self._config.max_length - captions.shape[2]))
             # all of them, since lengths of samples would be more shapes; padding scores 0
             positions = torch.arange(captions.numel(), device=self._device)

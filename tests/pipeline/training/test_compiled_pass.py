@@ -9,7 +9,7 @@ import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from a2cap.data.batches.collate import FEW_SHAPES, Item, collate
+from a2cap.data.batches.collate import FEW_SHAPES, Batch, Item, collate
 from a2cap.data.errors import A2Error
 from a2cap.data.regions import Regions
 from a2cap.model.alignment_config import AlignmentConfig
@@ -353,9 +353,12 @@ def test_halves_of_a_batch_without_memory_are_compiled_and_earlier_graphs_freed(
         ),
     ],
 )
-def test_a_batch_is_checked_before_it_is_compiled(monkeypatch, field, wrong, problem):
-    Graph(monkeypatch)
-    updater = CrossEntropyUpdater(captioner(), CONFIG, compiles=True)
+@pytest.mark.parametrize("kind", ["cross-entropy", "self-critical"])
+def test_a_batch_is_checked_while_it_is_on_the_cpu(monkeypatch, kind, field, wrong, problem):
+    updater = CrossEntropyUpdater(captioner(), CONFIG)
+    if kind == "self-critical":
+        updater = SelfCriticalUpdater(captioner(), ScstConfig(), rewards)
+    monkeypatch.setattr(Batch, "to", None)  # is not reached
     batch = collate(ITEMS, rounding=FEW_SHAPES)
     getattr(batch, field)[0] = wrong
     assert message_of(updater.step, [batch], 1, error=ModelError) == problem
