@@ -139,17 +139,33 @@ def test_the_scores_of_a_self_critical_update_are_one_graph_with_equal_gradients
     assert not warnings(caplog)
 
 
-@pytest.mark.slow
-@pytest.mark.skipif("A2_LONG" not in os.environ, reason="takes more than a minute: set A2_LONG=1")
-def test_inductor_compiles_an_update_with_equal_gradients(caplog, tmp_path, monkeypatch):
+@pytest.fixture
+def inductor(tmp_path, monkeypatch):
+    """Return an uncompiled updater and one that inductor compiles."""
+    if "A2_LONG" not in os.environ:
+        pytest.skip("takes more than a minute: set A2_LONG=1")
     # its usual folder is that of all processes
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     torch._dynamo.reset()
-    plain, compiled = (
+    return [
         CrossEntropyUpdater(captioner(), CONFIG, compiles=compiles) for compiles in (False, True)
-    )
-    assert_equal_updates(plain, compiled, *both_batches())
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_inductor_compiles_an_update_with_equal_gradients(inductor, caplog):
+    assert_equal_updates(*inductor, *both_batches())
     assert not warnings(caplog)
+
+
+@pytest.mark.slow
+def test_a_missing_compiler_of_inductor_is_one_warning(inductor, caplog):
+    caplog.set_level(logging.WARNING, "a2cap")
+    with torch._inductor.config.patch({"cpp.cxx": (None, "/nonexistent")}):  # as CXX sets it
+        assert_equal_updates(*inductor, *both_batches())
+    [warning] = warnings(caplog)
+    assert warning.startswith("updates run uncompiled: InvalidCxxCompiler: ")
 
 
 def mixed_batches():
