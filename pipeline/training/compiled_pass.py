@@ -82,8 +82,8 @@ class CompiledPass(Generic[Arguments, Result]):
         except Exception as error:  # compilers raise types of their own
             if is_known:
                 raise
-            self._compiled = None
             result = self._forward(*arguments, **keywords)  # raises the pass's own errors
+            self._compiled = None
             _warn(error)
         self._shapes.add(shape)
         return result

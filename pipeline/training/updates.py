@@ -124,12 +124,15 @@ class Updater(ABC, Generic[Part]):
         values = torch.zeros(len(self.names), device=self._device, dtype=self.value_type)
         for _, optimizer in self.sides:
             optimizer.zero_grad(set_to_none=True)
+        is_backward = False
         try:
             for index, part in enumerate(self._gradients.overlapped(parts)):
                 loss, measured = self.losses(part, number, index)
                 # means count by their share of the tokens or images; sums count nothing
                 weight = self.count(part) / amount if amount else 1.0
+                is_backward = True
                 torch.autograd.backward(loss * weight)
+                is_backward = False
                 values += measured * weight
         except torch.OutOfMemoryError as error:
             images = max(len(part.image_ids) for part in parts)
@@ -146,7 +149,8 @@ class Updater(ABC, Generic[Part]):
             )
             self._halvings += 1
         except Exception as error:  # compilers raise types of their own
-            if self.compiled is None or not self.compiled.gives_up(error):
+            may_retry = is_backward and self.ranks.count == 1 and self.compiled is not None
+            if not may_retry or not self.compiled.gives_up(error):
                 raise
         else:
             return values

@@ -303,6 +303,25 @@ def test_a_backward_pass_that_fails_to_compile_begins_the_update_again(
     assert "Triton cannot compile this kernel" in warning
 
 
+def test_an_error_before_a_backward_pass_is_not_taken_for_a_compiler_that_fails(
+    monkeypatch, caplog
+):
+    caplog.set_level(logging.WARNING, "a2cap")
+    monkeypatch.setattr(torch, "compile", lambda forward, **options: forward)
+    updater = CrossEntropyUpdater(captioner(), CONFIG, compiles=True)
+    batch, _ = both_batches()
+    updater.step([batch], 1)  # the first of its shape
+    errors = [KeyError("of a reward")]
+    monkeypatch.setattr(updater, "losses", lambda *arguments: raise_(errors.pop()))
+    with pytest.raises(KeyError):
+        updater.step([batch], 2)
+    assert not warnings(caplog)
+
+
+def raise_(error):
+    raise error
+
+
 @pytest.mark.parametrize(
     "error",
     [RuntimeError("CUDA error: unspecified launch failure"), A2Error("a rank was lost"), "known"],
