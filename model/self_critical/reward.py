@@ -80,7 +80,9 @@ class ReferenceTokens:
 
     def to(self, device: torch.device) -> "ReferenceTokens":
         """Copy to a device."""
-        return ReferenceTokens(*(values.to(device) for values in vars(self).values()))
+        return ReferenceTokens(
+            self.tokens.to(device), self.sentences.to(device), self.images.to(device)
+        )
 
 
 class CaptionReward:
