@@ -83,7 +83,7 @@ def spice_statistics(
         starts = range(0, len(pairs), _IMAGES)
         scores = [_scored(pairs[start : start + _IMAGES], Path(name)) for start in starts]
     advance(total - parsed)
-    return np.concatenate(scores)
+    return np.concatenate([np.empty((0, 1 + len(PARTS))), *scores])
 
 
 def spider_values(statistics: Mapping[str, Floats]) -> Floats:

@@ -99,6 +99,10 @@ def test_each_caption_is_parsed_once_and_parsed_references_are_kept(program):
     assert sum(progress) == 10
 
 
+def test_no_images_have_no_scores(program):
+    assert spice_statistics([], [], print).shape == (0, 1 + len(PARTS))
+
+
 def test_candidates_of_an_earlier_evaluation_are_not_kept(program, tmp_path):
     references = [["a dog"]]
     spice_statistics(["a dog"], references, print)
