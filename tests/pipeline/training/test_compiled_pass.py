@@ -9,7 +9,7 @@ import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from a2cap.data.batches.collate import FEW_SHAPES, Batch, Item, collate
+from a2cap.data.batches.collate import EXACT, FEW_SHAPES, Batch, Item, collate
 from a2cap.data.errors import A2Error
 from a2cap.data.regions import Regions
 from a2cap.model.alignment_config import AlignmentConfig
@@ -168,7 +168,7 @@ def test_a_missing_compiler_of_inductor_is_one_warning(inductor, caplog):
     assert warning.startswith("updates run uncompiled: InvalidCxxCompiler: ")
 
 
-def mixed_batches():
+def mixed_batches(rounding=FEW_SHAPES):
     """Yield batches with lengths as in COCO: 11.5 tokens with the end, deviation 2.6."""
     generator = np.random.default_rng(3)
     for number in range(20):
@@ -176,7 +176,16 @@ def mixed_batches():
         counts = generator.integers(10, 101 if number % 3 else 50, 10)
         rows = zip(counts, lengths, strict=True)
         items = [item("1", regions=regions, lengths=row) for regions, row in rows]
-        yield collate(items, rounding=FEW_SHAPES)
+        yield collate(items, rounding=rounding)
+
+
+def test_an_epoch_of_mixed_lengths_has_at_most_four_shapes():
+    exact, few = (
+        {(b.features.shape, b.tokens.shape, b.positions.shape) for b in mixed_batches(rounding)}
+        for rounding in (EXACT, FEW_SHAPES)
+    )
+    assert len(exact) > 15
+    assert len(few) <= 4
 
 
 def cross_entropy_updater():
