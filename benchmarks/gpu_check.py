@@ -286,8 +286,8 @@ def measure_epochs(task: str, setting: Setting) -> Findings:
 
 STEPS: dict[str, Callable[[CachedDecoder], AbstractContextManager[None]]] = {
     "decoding": lambda decoder: nullcontext(),
-    "captured decoding": captured_steps,
     COMPILED: compiled_steps,
+    "captured decoding": captured_steps,
 }
 """Part -> the form of a decoder's step."""
 

@@ -121,6 +121,10 @@ def test_on_a_bare_machine_the_check_of_a_gpu_names_the_missing_packages_in_a_li
     )
 
 
+def test_a_capture_which_may_leave_the_gpu_unusable_is_the_last_check():
+    assert [*gpu_check.CHECKS][-2:] == ["compiled decoding", "captured decoding"]
+
+
 @pytest.mark.slow
 def test_a_failed_check_of_a_gpu_is_reported_after_the_others(tmp_path, monkeypatch):
     def fail(setting):
