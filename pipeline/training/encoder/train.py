@@ -167,6 +167,8 @@ class EncoderUpdater(Updater[EncoderPart]):
         optimiser = torch.optim.AdamW(groups, lr=0.0, betas=(0.9, 0.98))
         super().__init__([(parameters, optimiser)], config, ranks)
         self._network, self._config, self._steps = network, config, steps
+        if ranks.count == 1:  # halves were computed, down to one image
+            self.smaller = "lower encoder.side"
 
     def losses(self, part: EncoderPart, number: int, index: int) -> tuple[Tensor, Tensor]:
         """Return the loss of a part, twice."""
