@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
-from threading import Event
+from threading import Lock
 from typing import cast
 
 import numpy as np
@@ -83,7 +83,8 @@ class SquareImages:
     crop: float
     folder: Path
     spared: int = 0
-    _is_full: Event = field(default_factory=Event)
+    # held from the first failed write on, which threads can meet at once
+    _failure_lock: Lock = field(default_factory=Lock, init=False)
 
     def read(self, image_id: str) -> Pixels:
         """Return the pixels of an image, (H, W, 3) uint8 BGR; raise A2Error where it is damaged."""
@@ -96,7 +97,7 @@ class SquareImages:
             raise encoded.content
         pixels = decode_image(encoded.content, encoded.name)
         small = shrunk(pixels, self.side, self.crop)
-        if small is not pixels and not self._is_full.is_set():
+        if small is not pixels and not self._failure_lock.locked():
             self._keep(small, file)
         return small
 
@@ -110,7 +111,8 @@ class SquareImages:
             np.save(stream, small)
             write_durably(file, stream.getvalue())
         except OSError as error:
-            self._is_full.set()
+            if not self._failure_lock.acquire(blocking=False):
+                return
             logger.warning(
                 "cannot write smaller copies of images: %s; decoding the others in each epoch, "
                 "which takes longer; free disk space, and run the same command again to avoid it",

@@ -1,7 +1,10 @@
 """Images that an encoder is trained on: parts, colours, captions, and files that are damaged."""
 
+import errno
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import product
+from threading import Barrier
 
 import cv2
 import numpy as np
@@ -127,6 +130,21 @@ def test_an_image_without_space_for_its_copy_is_the_same(images, tmp_path, caplo
         np.testing.assert_array_equal(kept.read(name), pixels)
         np.testing.assert_array_equal(full.read(name), pixels)
     assert not list((tmp_path / "full").iterdir())
+
+
+def test_threads_that_fail_to_write_at_once_log_one_warning(images, tmp_path, caplog, monkeypatch):
+    all_write = Barrier(4)
+
+    def fail(path, content):
+        all_write.wait(timeout=60)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(captioned_images, "write_durably", fail)
+    squares = SquareImages(images, 32, 0.9, tmp_path / "small")
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(squares.read, sorted(images.paths)[:4]))
+    assert len(caplog.messages) == 1
+    assert caplog.messages[0].startswith("cannot write smaller copies of images: No space left")
 
 
 def test_an_item_depends_on_epoch_and_index_alone(squares, captions, experiment):
