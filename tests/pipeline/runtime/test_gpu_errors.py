@@ -28,8 +28,13 @@ def test_a_lost_gpu_is_recognised_whichever_library_reports_it(line):
     ("line", "text"),
     [
         (
-            "Triton Error [CUDA]: out of memory",
-            "out of GPU memory after step 0: {}; lower the batch size, or use a larger GPU",
+            "CUDA error: no kernel image is available for execution on the device",
+            "the GPU failed after step 0: {}; install a torch for this GPU, or set "
+            "runtime.device=cpu",
+        ),
+        (
+            "HIP error: invalid device ordinal",
+            "the GPU failed after step 0: {}; set runtime.device to a GPU that the machine has",
         ),
         (
             "CUDA error: device-side assert triggered",
@@ -40,6 +45,31 @@ def test_a_lost_gpu_is_recognised_whichever_library_reports_it(line):
 )
 def test_an_error_that_a_rerun_repeats_has_another_remedy(line, text):
     assert gpu_failure(RuntimeError(line), step=0) == text.format(line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Triton Error [CUDA]: out of memory",
+        "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+        "HIP out of memory. Tried to allocate 2.50 GiB",
+        "MPS backend out of memory (MPS allocated: 1 GB)",
+    ],
+)
+def test_a_lack_of_memory_is_recognised_on_each_kind_of_gpu(line):
+    assert gpu_failure(RuntimeError(line), step=0) == (
+        f"out of GPU memory after step 0: {line}; lower the batch size, or use a larger GPU"
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "size"),
+    [("Unable to allocate 9 GiB", "Unable to allocate 9 GiB"), ("", "no size is known")],
+)
+def test_a_lack_of_memory_of_numpy_is_reported(error, size):
+    assert gpu_failure(MemoryError(error)) == (
+        f"out of memory: {size}; lower the batch size, or end other programs"
+    )
 
 
 @pytest.mark.parametrize("text", ["", "no NCCL error", "CUDA errors", "[Errno 12] out of memory"])
