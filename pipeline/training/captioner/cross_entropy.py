@@ -176,7 +176,7 @@ class CrossEntropyUpdater(Updater[Batch]):
         self._pass = self._forward
         if compiles and config.scheduled_sampling:
             # what the decoder reads changes the graph from update to update
-            logger.info("updates run uncompiled: train.scheduled_sampling is above 0")
+            logger.warning("updates run uncompiled: train.scheduled_sampling is above 0")
         elif compiles:
             self._pass = self.compiled = CompiledPass(self._forward, config, ranks, self._device)
 

@@ -259,7 +259,6 @@ def test_a_compiler_that_fails_is_one_warning_and_updates_run_uncompiled(monkeyp
 
 
 def test_scheduled_sampling_runs_uncompiled_and_says_so(caplog):
-    caplog.set_level(logging.INFO)
     config = CONFIG.model_copy(update={"scheduled_sampling": 0.5})
     assert CrossEntropyUpdater(captioner(), config, compiles=True).compiled is None
     assert caplog.messages == ["updates run uncompiled: train.scheduled_sampling is above 0"]
