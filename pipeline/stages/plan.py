@@ -157,15 +157,18 @@ class Plan:
         """Check that torch has the device."""
         return str(prepare_device(self.config.runtime))
 
-    def memory(self, needed: int, what: str, remedy: str) -> str:
-        """Check that a model fits into the device's free memory."""
+    def memory(self, needed: int, what: str, remedy: str, *, is_halved: bool = False) -> str:
+        """Check that a model fits into the device's free memory.
+
+        is_halved: a single GPU without the memory for a batch computes its halves.
+        """
         device = known(lambda: prepare_device(self.config.runtime))
         # an Apple GPU shares the machine's memory
         is_cuda = device.type == "cuda"
         available = torch.cuda.mem_get_info(device)[0] if is_cuda else available_memory()
         if available is None:
             return f"{what} takes about {format_bytes(needed)}; the system hides its free memory"
-        if needed > available:
+        if needed > available and not (is_halved and is_cuda and process_rank().ranks == 1):
             raise A2Error(
                 f"memory too small for {what}: about {format_bytes(needed)} needed, "
                 f"{format_bytes(available)} free; end other programs, or {remedy}"
@@ -208,7 +211,8 @@ class Plan:
         size = needed(process.ranks)
         # the ranks on a CPU share its memory, each GPU has its own
         is_shared = known(lambda: prepare_device(self.config.runtime)).type == "cpu"
-        return self.memory(size * (process.local_ranks if is_shared else 1), what, remedy)
+        size *= process.local_ranks if is_shared else 1
+        return self.memory(size, what, remedy, is_halved=True)
 
     def encoder_memory(self) -> str:
         """Check that a step of the encoder's training fits into memory."""

@@ -405,6 +405,16 @@ def test_a_batch_that_exceeds_the_memory_is_refused_before_anything_runs(scenes,
     )
 
 
+def test_a_batch_that_exceeds_the_memory_of_a_gpu_is_not_rejected(scenes, monkeypatch):
+    monkeypatch.setattr(plan, "prepare_device", lambda runtime: torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10**7, 10**8))
+    check = check_of(scenes.open(*ENCODER, "encoder.seed=9"), "train-encoder", "memory")
+    assert (check.state, check.text) == (
+        "ok",
+        "training the encoder takes about 31.8 MB, 10.0 MB free",
+    )
+
+
 @pytest.mark.parametrize("objective", ["words", "captions"])
 def test_validation_halves_what_exceeds_the_memory(scenes, objective, monkeypatch):
     cells, sizes = EncoderInTraining.cells, []
