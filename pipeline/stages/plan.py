@@ -24,7 +24,7 @@ from a2cap.data.files.paths import require_folder, size_of
 from a2cap.data.files.sealed_folder import SkippedItem, check_skip_limit
 from a2cap.data.identities import shared_images
 from a2cap.data.sources.open_source import image_source, open_source
-from a2cap.extract.grid import check_grid_weights, grid_parameters, grid_width, load_grid_weights
+from a2cap.extract.grid import check_grid_weights, grid_width, load_grid_weights
 from a2cap.pipeline.configuration import Config
 from a2cap.pipeline.engine.artifact_names import CAPTIONS, EXTRACT, FEATURES, PREPROCESS, VOCABULARY
 from a2cap.pipeline.engine.prepared_stage import PreparedStage, StagePaths
@@ -44,6 +44,7 @@ from a2cap.pipeline.stages.estimates import (
 )
 from a2cap.pipeline.stages.input_files import ExperimentFiles
 from a2cap.pipeline.training.checkpoints import training_disk
+from a2cap.pipeline.training.encoder.objectives import trained_parameters
 from a2cap.pipeline.weights.detectors import weights_file
 
 logger = logging.getLogger(__name__)
@@ -226,7 +227,9 @@ class Plan:
 
     def encoder_checkpoints(self, stage: str) -> str:
         """Check that the checkpoints of an encoder fit on the disk."""
-        return self.disk(stage, training_disk(grid_parameters(self.config.extract)), "checkpoints")
+        config, vocabulary = self.config, self.vocabulary_size
+        parameters = trained_parameters(config.encoder, config.extract, vocabulary=vocabulary)
+        return self.disk(stage, training_disk(parameters), "checkpoints")
 
     def shared_images(self) -> str:
         """Check that no photograph is in two splits, once features and captions exist."""

@@ -10,6 +10,9 @@ from a2cap.data.batches.collate import EXACT, token_positions
 from a2cap.data.captions.caption_file import CaptionFile
 from a2cap.data.captions.vocabulary import PAD, SPECIALS, Vocabulary
 from a2cap.data.errors import InputError
+from a2cap.data.files.tensors import skip_init
+from a2cap.extract.extract_config import ExtractConfig
+from a2cap.extract.grid import grid_parameters, grid_width
 from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.captioner import Teaching
 from a2cap.model.captioners.kinds import make_captioner
@@ -128,6 +131,16 @@ class CaptionObjective(nn.Module):
         """Return the geometric mean probability of a token."""
         losses, counts = (torch.stack(column).sum() for column in zip(*judged, strict=True))
         return float(torch.exp(-losses / counts))
+
+
+def trained_parameters(config: EncoderConfig, extract: ExtractConfig, *, vocabulary: int) -> int:
+    """Count the parameters of the encoder and of a decoder, without the one layer of words."""
+    count = grid_parameters(extract)
+    if config.objective == "captions":
+        with skip_init():  # draws no random number
+            decoder = CaptionObjective(grid_width(extract), vocabulary)
+        count += sum(parameter.numel() for parameter in decoder.parameters())
+    return count
 
 
 Objective = WordObjective | CaptionObjective

@@ -31,7 +31,12 @@ from a2cap.pipeline.training.encoder.captioned_images import (
     unreadable,
 )
 from a2cap.pipeline.training.encoder.encoder_config import EncoderConfig
-from a2cap.pipeline.training.encoder.objectives import Objective, WordObjective, make_objective
+from a2cap.pipeline.training.encoder.objectives import (
+    Objective,
+    WordObjective,
+    make_objective,
+    trained_parameters,
+)
 from a2cap.pipeline.training.encoder.validation import EncoderInTraining, EncoderValidation
 from a2cap.pipeline.training.loop import TrainingTask, run_training
 from a2cap.pipeline.training.training_parts import cosine_rate, decaying_groups
@@ -57,7 +62,7 @@ def train_encoder(
     tensors = load_grid_weights(weights, extract.grid_backbone)
     encoder = TrainableEncoder(tensors, extract, share=config.trained)
     side = config.side or encoder.side
-    spared = training_disk(sum(parameter.numel() for parameter in encoder.parameters()))
+    spared = training_disk(trained_parameters(config, extract, vocabulary=len(vocabulary)))
     squares = SquareImages(images, side, config.crop, run.folder / "small", spared)
     skipped, names = _usable(config, captions, squares, run)
     width = grid_width(extract)

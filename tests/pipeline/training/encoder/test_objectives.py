@@ -10,6 +10,8 @@ from torch import nn
 
 from a2cap.data.captions.vocabulary import PAD, Vocabulary
 from a2cap.data.errors import InputError
+from a2cap.extract.extract_config import ExtractConfig
+from a2cap.extract.grid import grid_parameters, grid_width
 from a2cap.pipeline.training.encoder.captioned_images import EncoderPart
 from a2cap.pipeline.training.encoder.encoder_config import EncoderConfig
 from a2cap.pipeline.training.encoder.objectives import (
@@ -17,6 +19,7 @@ from a2cap.pipeline.training.encoder.objectives import (
     WordObjective,
     make_objective,
     mean_average_precision,
+    trained_parameters,
     word_shares,
 )
 from a2cap.pipeline.training.encoder.train import EncoderUpdater
@@ -26,6 +29,19 @@ from a2cap.pipeline.training.encoder.validation import EncoderInTraining
 TOKENS = torch.tensor(
     [[[4, 5, 4, 2], [6, 2, 0, 0], [0, 0, 0, 0]], [[5, 2, 0, 0], [5, 6, 2, 0], [7, 5, 2, 0]]]
 )
+
+
+def test_the_decoder_of_captions_counts_among_the_trained_parameters():
+    extract = ExtractConfig(boxes="grid", grid_backbone="efficientnet-lite2")
+    state = torch.get_rng_state()
+    words, captions = (
+        trained_parameters(EncoderConfig(objective=objective), extract, vocabulary=30)
+        for objective in ("words", "captions")
+    )
+    assert torch.equal(torch.get_rng_state(), state)  # equal bits with and without a count
+    decoder = CaptionObjective(grid_width(extract), 30)
+    assert words == grid_parameters(extract)
+    assert captions - words == sum(parameter.numel() for parameter in decoder.parameters())
 
 
 def test_shares_count_the_captions_with_a_word_once_each():
