@@ -149,8 +149,8 @@ class Updater(ABC, Generic[Part]):
             )
             self._halvings += 1
         except Exception as error:  # compilers raise types of their own
-            may_retry = is_backward and self.ranks.count == 1 and self.compiled is not None
-            if not may_retry or not self.compiled.gives_up(error):
+            compiled = self.compiled if is_backward and self.ranks.count == 1 else None
+            if compiled is None or not compiled.gives_up(error):
                 raise
         else:
             return values
