@@ -81,6 +81,7 @@ def test_every_benchmark_is_tested():
         "decoder_only",
         "encoder",
         "gpu_check",
+        "gpu_decoding",
         "gpu_results",
         "gpu_resume",
         "photos_data",
