@@ -74,8 +74,8 @@ class _Step:
     def __call__(self, tokens: Tensor, cache: KVCache) -> DecoderOutput:
         """Return the output, which the next call overwrites."""
         changed = tokens, cache.bias, cache.slots, cache.position
-        for mine, theirs in zip(self.changing, changed, strict=True):
-            mine.copy_(theirs)
+        for kept, current in zip(self.changing, changed, strict=True):
+            kept.copy_(current)
         if self.replay is None:
             self.replay = capture(self.run, tokens.device)  # which computes nothing yet on a GPU
         self.replay()
