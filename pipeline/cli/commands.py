@@ -18,7 +18,7 @@ from a2cap.data.image_ids import IMAGE_SUFFIXES
 from a2cap.model.errors import ModelError
 from a2cap.model.plug_ins import failed_plug_in
 from a2cap.pipeline.engine.interruption import Interrupted, raise_interrupted
-from a2cap.pipeline.runtime.gpu_errors import gpu_failure
+from a2cap.pipeline.runtime.device_errors import device_failure
 
 logger = logging.getLogger(__name__)
 
@@ -123,10 +123,10 @@ class Commands(click.Group):
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except Exception as error:
-            failed = gpu_failure(error) or failed_plug_in(error)
+            failed = device_failure(error) or failed_plug_in(error)
             if failed is None:
                 raise
-            logger.debug("the GPU or the code of a plug-in failed", exc_info=error)
+            logger.debug("the device or the code of a plug-in failed", exc_info=error)
             raise Failure(str(failed), EXIT_ERROR) from error
         finally:  # tests and notebooks call this in a process that lives on
             for number, handler in before.items():

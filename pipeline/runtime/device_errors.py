@@ -15,7 +15,7 @@ _REPEATED = {
 """Remedies of errors that the same command meets again."""
 
 
-def gpu_failure(error: Exception, *, step: int | None = None) -> str | None:
+def device_failure(error: Exception, *, step: int | None = None) -> str | None:
     """Return what a GPU, or the memory of a CPU, failed in and what to do; None for other errors.
 
     step: of a training, which has checkpoints.

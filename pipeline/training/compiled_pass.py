@@ -14,8 +14,8 @@ from torch import Tensor
 
 from a2cap.data.errors import A2Error
 from a2cap.model.captioner import Memory
+from a2cap.pipeline.runtime.device_errors import device_failure
 from a2cap.pipeline.runtime.distributed import Ranks
-from a2cap.pipeline.runtime.gpu_errors import gpu_failure
 from a2cap.pipeline.training.training_config import TrainingConfig
 
 logger = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ class CompiledPass(Generic[Arguments, Result]):
 
     def gives_up(self, error: Exception) -> bool:
         """Run uncompiled from now on if the error may be that of compiling a backward pass."""
-        is_other = isinstance(error, A2Error) or gpu_failure(error) is not None
+        is_other = isinstance(error, A2Error) or device_failure(error) is not None
         if self._compiled is None or not self._is_first or is_other:
             return False
         self._compiled = None

@@ -30,8 +30,8 @@ from a2cap.data.errors import A2Error
 from a2cap.pipeline.engine.artifact_names import CHECKPOINTS
 from a2cap.pipeline.engine.interruption import StopRequest, stop_between_steps
 from a2cap.pipeline.engine.progress import format_duration, track
+from a2cap.pipeline.runtime.device_errors import device_failure
 from a2cap.pipeline.runtime.distributed import RankError
-from a2cap.pipeline.runtime.gpu_errors import gpu_failure
 from a2cap.pipeline.runtime.training_precision import (
     deterministic_operations,
     matrix_precision,
@@ -92,7 +92,7 @@ def run_training(task: TrainingTask[Part], run: TrainingRun) -> dict[str, Tensor
                 # A signal to the process group may end other ranks before this rank handles it;
                 # then any operation fails here, and nothing more can be saved.
                 stop.raise_if_pending()
-                if failure := gpu_failure(error, step=training.position.step):
+                if failure := device_failure(error, step=training.position.step):
                     raise A2Error(failure) from error
                 raise
             position = training.position

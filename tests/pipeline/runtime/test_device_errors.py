@@ -2,7 +2,7 @@
 
 import pytest
 
-from a2cap.pipeline.runtime.gpu_errors import gpu_failure
+from a2cap.pipeline.runtime.device_errors import device_failure
 
 LOST = "the GPU failed{}: {}; run the same command again"
 RESUMED = ", which goes on from the last checkpoint"
@@ -20,8 +20,8 @@ RESUMED = ", which goes on from the last checkpoint"
 )
 def test_a_lost_gpu_is_recognised_whichever_library_reports_it(line):
     error = RuntimeError(f"{line}\nCUDA kernel errors might be reported later")
-    assert gpu_failure(error) == LOST.format("", line)
-    assert gpu_failure(error, step=3) == LOST.format(" after step 3", line) + RESUMED
+    assert device_failure(error) == LOST.format("", line)
+    assert device_failure(error, step=3) == LOST.format(" after step 3", line) + RESUMED
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_a_lost_gpu_is_recognised_whichever_library_reports_it(line):
     ],
 )
 def test_an_error_that_a_rerun_repeats_has_another_remedy(line, text):
-    assert gpu_failure(RuntimeError(line), step=0) == text.format(line)
+    assert device_failure(RuntimeError(line), step=0) == text.format(line)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_an_error_that_a_rerun_repeats_has_another_remedy(line, text):
     ],
 )
 def test_a_lack_of_memory_is_recognised_on_each_kind_of_gpu(line):
-    assert gpu_failure(RuntimeError(line), step=0) == (
+    assert device_failure(RuntimeError(line), step=0) == (
         f"out of GPU memory after step 0: {line}; lower the batch size, or use a larger GPU"
     )
 
@@ -67,11 +67,11 @@ def test_a_lack_of_memory_is_recognised_on_each_kind_of_gpu(line):
     [("Unable to allocate 9 GiB", "Unable to allocate 9 GiB"), ("", "no size is known")],
 )
 def test_a_lack_of_memory_of_numpy_is_reported(error, size):
-    assert gpu_failure(MemoryError(error)) == (
+    assert device_failure(MemoryError(error)) == (
         f"out of memory: {size}; lower the batch size, or end other programs"
     )
 
 
 @pytest.mark.parametrize("text", ["", "no NCCL error", "CUDA errors", "[Errno 12] out of memory"])
 def test_other_errors_are_not_those_of_a_gpu(text):
-    assert gpu_failure(RuntimeError(text)) is None
+    assert device_failure(RuntimeError(text)) is None
