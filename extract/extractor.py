@@ -20,11 +20,14 @@ from a2cap.data.regions import Regions
 from a2cap.extract.detector.detector import Classify, Detector, fuse, probabilities
 from a2cap.extract.detector.input import (
     BATCH,
+    BUCKET,
+    Blob,
     Boxes,
     Pixels,
     ScaledSize,
     batches_of_one_size,
     check_boxes,
+    padded,
     scaled_batch,
 )
 from a2cap.extract.detector.packed_regions import packed, packed_regions, unpacked
@@ -105,8 +108,8 @@ class Extractor:
         """Return the regions of several images, in order, equal to those of each image alone.
 
         Images of equal size with given boxes pass the network together, and on a GPU with `mixed`
-        those without boxes too. Their results equal single ones to float32 rounding; all others are
-        equal bit for bit. Raises InputError as a single call does.
+        those of about one size without boxes. Their results equal single ones to float32 rounding;
+        all others are equal bit for bit. Raises InputError as a single call does.
         """
         return self.start(images, boxes)()
 
@@ -159,21 +162,16 @@ class Extractor:
         """Start the detection of regions without waiting for the device.
 
         With `exact` each image passes the backbone alone, so that its features do not depend on the
-        other images; with `mixed`, images of one size pass it together.
+        other images; with `mixed`, images of about one size pass it together, padded.
         """
-        is_mixed = self.config.precision == "mixed"
-        rows = range(len(images))
-        batches = batches_of_one_size(dict(enumerate(images))) if is_mixed else ([i] for i in rows)
-        scaled: list[Tensor] = []
-        order: list[int] = []
-        sizes: list[ScaledSize] = []
-        for batch in batches:
-            tensor, batch_sizes = self._scaled([images[index] for index in batch])
-            scaled.append(tensor)
-            order += batch
-            sizes += batch_sizes
+        blobs, all_sizes = self._blobs(images)
+        most = BATCH if self.config.precision == "mixed" else 1
+        by_size = batches_of_one_size(dict(enumerate(blobs)), most=most, multiple=BUCKET)
+        batches = list(by_size)
+        order = [index for batch in batches for index in batch]
+        sizes = [all_sizes[index] for index in order]
         regions, counts = self._network.detect_padded(
-            scaled,
+            [self._input([blobs[index] for index in batch]) for batch in batches],
             moved(torch.tensor([size.factors * 2 for size in sizes]), self.device),
             sizes=sizes,
             selection=replace(self._selection, waits=False),
@@ -194,7 +192,7 @@ class Extractor:
                     of_image[index] = self._unpacked(array[:count], images[index])
                 else:
                     of_image[index] = self._detect(images[index])
-            return [of_image[index] for index in rows]
+            return [of_image[index] for index in range(len(images))]
 
         return finish
 
@@ -224,10 +222,17 @@ class Extractor:
 
     def _scaled(self, images: Sequence[Pixels]) -> tuple[Tensor, list[ScaledSize]]:
         """Return images of one size as the detector's input, (B, 3, H', W') float32."""
+        blobs, sizes = self._blobs(images)
+        return self._input(blobs), sizes
+
+    def _blobs(self, images: Sequence[Pixels]) -> tuple[list[Blob], list[ScaledSize]]:
         scale = self.config.min_side, self.config.max_side
-        blobs, sizes = scaled_batch(images, scale=scale, meta=self._network.meta)
-        tensor = moved(torch.from_numpy(np.stack(blobs)), self.device)
-        return tensor.contiguous(memory_format=torch.channels_last), sizes
+        return scaled_batch(images, scale=scale, meta=self._network.meta)
+
+    def _input(self, blobs: Sequence[Blob]) -> Tensor:
+        """Return images as the detector's input, (B, 3, H', W') float32, smaller ones padded."""
+        tensor = moved(torch.from_numpy(padded(blobs)), self.device)
+        return tensor.contiguous(memory_format=torch.channels_last)
 
 
 def _network(detector: Detector, config: ExtractConfig) -> Detector:

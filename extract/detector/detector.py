@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,7 @@ from a2cap.extract.detector.proposals import (
 from a2cap.extract.detector.region_selection import DetectedRegions, RegionSelection
 from a2cap.extract.detector.resnet import STRIDE, Architecture, Backbone, NormalizedConvolution
 from a2cap.extract.detector.roi_pool import can_use_tables, pooled_cells, roi_align, roi_pool
+from a2cap.extract.detector.started_batches import moved
 
 CHUNK = 25
 """Regions per pass of res5 on a CPU; at 14 x 14 cells each takes 0.8 MB pooled and 1.6 MB in every
@@ -98,14 +100,19 @@ class Detector(nn.Module):
     ) -> tuple[DetectedRegions, Tensor]:
         """Detect the regions of B images without waiting for a GPU.
 
-        images: (b, 3, H, W) float32 each, of any sizes, B in all.
+        images: (b, 3, H, W) float32 each, as of `maps`, B in all.
         factors: (B, 4) float32, as of `Proposals`.
         selection: one that does not wait.
         Returns `selection.max_regions` regions an image, padded, and (B, 3) int64: regions
         proposed, regions selected, and 1 if the result is that of `forward`, which is 0 in rare
         images.
         """
-        maps = [features for batch in images for features in self.backbone(batch).split(1)]
+        left = iter(sizes)
+        maps = [
+            features
+            for batch in images
+            for features in self.maps(batch, sizes=list(islice(left, len(batch))))
+        ]
         proposals = Proposals.stacked(
             [
                 padded_proposals(
@@ -124,6 +131,21 @@ class Detector(nn.Module):
         is_padding = torch.arange(selected.shape[1], device=counts.device) >= counts[:, None]
         is_final = (regions.is_exact | is_padding).all(dim=1) & proposals.is_final
         return regions, torch.stack([proposals.is_proposed.sum(dim=1), counts, is_final], dim=1)
+
+    def maps(self, images: Tensor, *, sizes: Sequence[ScaledSize]) -> list[Tensor]:
+        """Return the feature map of each image, (1, C, h, w), to rounding that of the image alone.
+
+        images: (B, 3, H, W) float32, each with zeros beyond its size; sizes: of each.
+        """
+        sides = [(size.height, size.width) for size in sizes]
+        if all(side == images.shape[2:] for side in sides):
+            return list(torch.split(self.backbone(images), 1))
+        together = self.backbone.of_padded(images, moved(torch.tensor(sides), images.device))
+        cells = [[self.backbone.levels(side)[-1] for side in both] for both in sides]
+        return [
+            features[..., :rows, :columns].contiguous(memory_format=torch.channels_last)
+            for features, (rows, columns) in zip(torch.split(together, 1), cells, strict=True)
+        ]
 
     def classify(
         self, maps: Sequence[Tensor], proposals: Proposals, *, selection: RegionSelection

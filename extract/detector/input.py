@@ -20,6 +20,9 @@ BATCH = 8
 """Images of one size that pass the network together. On CPU the gain ends here, and regions of some
 3 given boxes per image just fill the heads."""
 
+BUCKET = 32
+"""Pixels to whose multiples the sides of images are rounded up that pass the backbone together."""
+
 Pixels = NDArray[np.uint8]  # (H, W, 3), channels blue, green, red
 Blob = NDArray[np.float32]
 Boxes = NDArray[np.float32]
@@ -64,12 +67,15 @@ def check_boxes(boxes: Boxes, *, height: int, width: int) -> None:
 
 
 def batches_of_one_size(
-    images: Mapping[int, Pixels | Blob], *, most: int = BATCH
+    images: Mapping[int, Pixels | Blob], *, most: int = BATCH, multiple: int = 1
 ) -> Iterator[list[int]]:
-    """Yield the keys of images of one size together, at most `most` at a time."""
+    """Yield the keys of images of one size together, at most `most` at a time.
+
+    multiple: to which sizes are rounded up.
+    """
     by_size: dict[tuple[int, ...], list[int]] = defaultdict(list)
     for index, image in images.items():
-        by_size[image.shape].append(index)
+        by_size[tuple(-(-side // multiple) for side in image.shape)].append(index)
     for members in by_size.values():
         for start in range(0, len(members), most):
             yield members[start : start + most]
@@ -97,6 +103,18 @@ def scaled_batch(
         blobs.append(blob)
         sizes.append(ScaledSize(blob.shape[1], blob.shape[2], factor, factors))
     return blobs, sizes
+
+
+def padded(blobs: Sequence[Blob]) -> Blob:
+    """Return images as one array, (B, 3, H, W), with zeros below and to the right of smaller ones.
+
+    blobs: (3, H', W') each.
+    """
+    height, width = (max(sides) for sides in zip(*(blob.shape[1:] for blob in blobs), strict=True))
+    together = np.zeros((len(blobs), 3, height, width), np.float32)
+    for row, blob in zip(together, blobs, strict=True):
+        row[:, : blob.shape[1], : blob.shape[2]] = blob
+    return together
 
 
 def image_scale(*, height: int, width: int, min_side: int, max_side: int) -> float:

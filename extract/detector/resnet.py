@@ -6,6 +6,7 @@ and dilates its 3x3 convolutions by two. Module names give detectron2's keys.
 """
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +20,9 @@ STRIDE = 16
 
 EPSILON = 1e-5
 """Added to variances: caffe.proto's default."""
+
+
+Side = TypeVar("Side", int, Tensor)
 
 
 @dataclass(frozen=True)
@@ -120,6 +124,14 @@ class NormalizedConvolution(nn.Conv2d):
         return normalized
 
 
+def blanked(maps: Tensor, inside: Tensor | None) -> Tensor:
+    """Set cells that belong to no image to zero, in place.
+
+    maps: (B, C, h, w); inside: (B, 1, h, w) bool, or None where all belong to images.
+    """
+    return maps if inside is None else maps.mul_(inside)
+
+
 class Stem(nn.Module):
     """7x7 convolution and 3x3 maximum, each with stride 2; padded_pool: pool as detectron2."""
 
@@ -128,9 +140,12 @@ class Stem(nn.Module):
         self.conv1 = NormalizedConvolution(3, width, kernel=7, stride=2)
         self.padded_pool = padded_pool
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Convolve and pool. images: (B, 3, H, W). Returns (B, width, H / 4, W / 4), rounded up."""
-        x = F.relu_(self.conv1(images))
+    def forward(self, images: Tensor, inside: Tensor | None = None) -> Tensor:
+        """Convolve and pool. images: (B, 3, H, W). Returns (B, width, H / 4, W / 4), rounded up.
+
+        inside: as of `blanked`, of the convolution's output.
+        """
+        x = blanked(F.relu_(self.conv1(images)), inside)
         # caffe rounds sizes up and does not pad; detectron2 pads and rounds down
         padding = int(self.padded_pool)
         return F.max_pool2d(x, 3, stride=2, padding=padding, ceil_mode=not self.padded_pool)
@@ -156,10 +171,14 @@ class ResidualBlock(nn.Module):
         self.conv2 = NormalizedConvolution(inner, inner, kernel=3, dilation=dilation)
         self.conv3 = NormalizedConvolution(inner, outputs, kernel=1) if is_bottleneck else None
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Add the residual. x: (B, inputs, H, W). Returns (B, outputs, H / stride, W / stride)."""
-        residual = self.conv2(F.relu_(self.conv1(x)))
-        return self.added(residual, x if self.shortcut is None else self.shortcut(x))
+    def forward(self, x: Tensor, inside: Tensor | None = None) -> Tensor:
+        """Add the residual. x: (B, inputs, H, W). Returns (B, outputs, H / stride, W / stride).
+
+        inside: as of `blanked`, of the output.
+        """
+        residual = self.conv2(blanked(F.relu_(self.conv1(x)), inside))
+        shortcut = x if self.shortcut is None else self.shortcut(x)
+        return blanked(self.added(residual, shortcut), inside)
 
     def added(self, residual: Tensor, to: Tensor) -> Tensor:
         """Return the block's output. residual: of the second convolution; to: of the shortcut."""
@@ -212,3 +231,39 @@ class Backbone(nn.Module):
         """
         maps: Tensor = self.res4(self.res3(self.res2(self.stem(images))))
         return maps
+
+    def of_padded(self, images: Tensor, sides: Tensor) -> Tensor:
+        """Return maps whose cells inside an image do not depend on zeros below and to the right.
+
+        images, and the result: as of `forward`; sides: (B, 2) int64, height and width of each image
+        in pixels. A layer's bias makes numbers of such zeros, which a convolution without padding
+        never meets; they are blanked before the next convolution reads them.
+        """
+        extents = zip(*(self.levels(side) for side in images.shape[2:]), strict=True)
+        insides = [
+            (_up_to(rows, of[:, :1])[:, :, None] & _up_to(columns, of[:, 1:])[:, None])[:, None]
+            for (rows, columns), of in zip(extents, self.levels(sides), strict=True)
+        ]
+        x = blanked(self.stem(images, insides[0]), insides[1])
+        for stage, inside in zip((self.res2, self.res3, self.res4), insides[1:], strict=True):
+            for block in stage:
+                x = block(x, inside)
+        return x
+
+    def levels(self, side: Side) -> tuple[Side, Side, Side, Side]:
+        """Return the cells that a side in pixels has after the stem's convolution and each stage.
+
+        side: int, or integers of any shape.
+        """
+        convolved = _halved(side)
+        pooled = _halved(convolved) if self.stem.padded_pool else convolved // 2
+        return convolved, pooled, _halved(pooled), _halved(_halved(pooled))
+
+
+def _halved(side: Side) -> Side:
+    return (side + 1) // 2
+
+
+def _up_to(count: int, limits: Tensor) -> Tensor:
+    """Return which of `count` positions are below each limit: (B, 1) -> (B, count) bool."""
+    return torch.arange(count, device=limits.device) < limits

@@ -111,23 +111,22 @@ def test_images_detected_without_waiting_equal_single_ones(
 ):
     fields = {"precision": asked, "min_regions": counts[0], "max_regions": counts[1]}
     extractor = Extractor(detector, config=CONFIG.model_copy(update=fields))
-    images = [make_image(seed, 80 + 8 * seed, 128) for seed in range(4)]
+    images = [make_image(seed, 80 + 16 * seed, 128) for seed in range(4)]
     for regions, image in zip(padded(extractor, images), images, strict=True):
         assert_equal_regions(regions, extractor(image))
 
 
 @pytest.mark.slow
-def test_images_of_one_size_pass_the_backbone_together_only_with_mixed(
-    detector, make_image, padded, monkeypatch
+@pytest.mark.parametrize("height", [96, 104])  # scaled to 256 and 236 pixels of width
+def test_images_of_about_one_size_pass_the_backbone_together_only_with_mixed(
+    detector, make_image, padded, monkeypatch, height
 ):
-    images = [make_image(0), make_image(1, 80, 80), make_image(2)]
+    images = [make_image(0, 96, 128), make_image(1, 80, 80), make_image(2, height, 128)]
     for asked, expected in (("exact", [1, 1, 1]), ("mixed", [2, 1])):
         config = CONFIG.model_copy(update={"precision": asked})
         extractor = Extractor(detector, config=config)
-        backbone, sizes = extractor._network.backbone, []
-        backbone.register_forward_pre_hook(
-            lambda _, inputs, sizes=sizes: sizes.append(len(inputs[0]))
-        )
+        stem, sizes = extractor._network.backbone.stem, []
+        stem.register_forward_pre_hook(lambda _, inputs, sizes=sizes: sizes.append(len(inputs[0])))
         together = padded(extractor, images)
         assert sizes[: len(expected)] == expected  # others are detected again, alone
         for regions, image in zip(together, images, strict=True):

@@ -82,7 +82,8 @@ def test_a_gpu_is_waited_for_once_a_batch(fake_operators, make_image, asked, str
             detector = Detector(TINY, caffe_meta(origin="test", classes=TINY.classes))
         extract = extractor.Extractor(detector, config=config, device="cuda")
         extract._network.pool = fake_operators
-        images = [make_image(seed) for seed in range(BATCH)]
+        # two sizes, which pass the backbone padded with `mixed`
+        images = [make_image(seed, 96 + seed % 2 * 8, 128) for seed in range(BATCH)]
         waits, count = start_twice(extract, images, [None] * BATCH, kernels)
     # the copy to the CPU is begun, and nothing waits for it until the regions are taken
     assert (waits, stream.record_event.call_count) == ({}, 2)

@@ -13,6 +13,7 @@ from a2cap.extract.detector.resnet import (
     Stem,
     residual_stage,
 )
+from tests.extract.tiny import relative
 
 
 def convolutions(stage):
@@ -59,6 +60,29 @@ def test_map_sizes_follow_the_unpadded_pool_that_rounds_up(side, cells):
         torch.nn.init.zeros_(parameter)
     with torch.inference_mode():
         assert backbone(torch.zeros(1, 3, side, side)).shape == (1, 8, cells, cells)
+
+
+@pytest.mark.parametrize("padded_pool", [False, True])
+@pytest.mark.parametrize("depth", [18, 50])
+def test_the_map_of_a_padded_image_is_that_of_the_image_alone(depth, padded_pool):
+    torch.manual_seed(0)
+    backbone = Backbone(Architecture(depth, width=4), padded_pool=padded_pool)
+    for module in backbone.modules():
+        if isinstance(module, NormalizedConvolution):
+            torch.nn.init.normal_(module.norm.bias)  # what is beyond an image would not stay zero
+            module.fold()
+    sides = [(95, 160), (128, 131), (98, 97), (128, 160)]
+    images = torch.randn(len(sides), 3, 128, 160)
+    for image, (height, width) in zip(images, sides, strict=True):
+        image[:, height:] = 0
+        image[:, :, width:] = 0
+    with torch.inference_mode():
+        together = backbone.of_padded(images, torch.tensor(sides))
+        for maps, image, (height, width) in zip(together, images, sides, strict=True):
+            alone = backbone(image[None, :, :height, :width])[0]
+            rows, columns = backbone.levels(height)[-1], backbone.levels(width)[-1]
+            assert alone.shape[1:] == (rows, columns)
+            assert relative(maps[:, :rows, :columns], alone) < 1e-5
 
 
 def test_the_pool_of_the_stem_has_no_padding():
