@@ -1,7 +1,7 @@
 """The bundled captioner of photographs: its training, and its figures on unseen photographs.
 
 `train` resumes: finished stages are not repeated. `score` captions the photographs of a table and
-compares with its captions; docs/photos.md has the figures.
+compares with its captions; docs/photos.md and docs/flickr8k.md have the figures.
 """
 
 import json

@@ -30,7 +30,7 @@ _DECODER = TransformerConfig(
     encoder_layers=1,
     decoder_layers=2,
     norm="pre",
-    dropout=0.0,  # between the layers, where it costs captions (docs/photos.md)
+    dropout=0.0,  # between the layers, where it costs captions (docs/flickr8k.md)
     feature_dropout=0.1,
     attention_dropout=0.1,
     alignment=AlignmentConfig(fusion="none"),
