@@ -181,13 +181,11 @@ def alternatives(peaks: Peaks, *, quick: bool, rounds: int) -> list[Figure]:
     captioner = train.new_captioner(config, sizes)
     plain = train.new_captioner(config.model_copy(update={"alignment": none}), sizes)
     bart = Bart(config, sizes)
-    computed: dict[str, tuple[Any, Any, Any]] = {
-        "fp32": (train.a2_gradients, bart_gradients, train.search)
-    }
+    computed: dict[str, tuple[Any, Any]] = {"fp32": (train.a2_gradients, bart_gradients)}
     barts, compared = {"fp32": bart}, {"fp32": {TRANSFORMERS: "fp32"}}
     # emulated bfloat16 takes minutes per round
     if has_bfloat16(torch.device("cpu")):
-        computed["bf16"] = train.mixed_gradients, mixed_bart_gradients, train.mixed_search
+        computed["bf16"] = train.mixed_gradients, mixed_bart_gradients
         # as it generates fastest: under autocast it takes a tenth longer
         barts["bf16"] = copy.deepcopy(bart).bfloat16()
         compared["bf16"] = {TRANSFORMERS: "bf16", DEFAULT: "fp32"}
@@ -197,7 +195,7 @@ def alternatives(peaks: Peaks, *, quick: bool, rounds: int) -> list[Figure]:
         (f"{sizes.tokens} tokens each", float(sizes.tokens), 0.0),
     ):
         batch = train.make_batch(replace(sizes, mean=mean, deviation=deviation))
-        for precision, (ours, *_) in computed.items():
+        for precision, (ours, _) in computed.items():
             forms: dict[str, Form] = {
                 "both losses": partial(train.training_step(captioner.train(), ours), batch),
                 "one loss": partial(train.training_step(plain.train(), ours), batch),
@@ -210,10 +208,10 @@ def alternatives(peaks: Peaks, *, quick: bool, rounds: int) -> list[Figure]:
             figures += _beside(title, forms, others, rounds=rounds)
     for images in (sizes.images, sizes.images if quick else 5 * sizes.images):
         batch = train.make_batch(replace(sizes, images=images))
-        for precision, (_, _, searched) in computed.items():
+        for precision in computed:
             forms = {
-                "aligned": partial(searched, captioner.eval(), batch),
-                "not aligned": partial(searched, plain.eval(), batch),
+                "aligned": partial(train.search_in(precision, captioner.eval()), batch),
+                "not aligned": partial(train.search_in(precision, plain.eval()), batch),
             }
             others = {
                 name: partial(bart_search, barts[its].eval(), batch)

@@ -26,6 +26,7 @@ from a2cap.model.decoding.beam_search import Hypothesis, beam_search
 from a2cap.model.decoding.decoding_config import DecodingConfig
 from a2cap.model.losses import caption_loss, mask_loss, mask_penalty, two_losses
 from a2cap.model.mixed_precision import mixed_precision
+from a2cap.model.replaced_parameters import linear_cast, replaced
 from benchmarks.measure import Form
 
 A2, PLAIN, MIXED = "a2", "plain", "a2, bf16"
@@ -242,10 +243,19 @@ def search(captioner: CaptionModel, batch: Batch) -> list[list[Hypothesis]]:
         return beam_search(captioner, memory, config, forbidden=range(4))
 
 
-def mixed_search(captioner: TransformerCaptioner, batch: Batch) -> list[list[Hypothesis]]:
-    """Search with the linear layers in bfloat16."""
-    with mixed_precision("bfloat16", torch.device("cpu"), captioner):
-        return search(captioner, batch)
+def search_in(
+    precision: str, captioner: TransformerCaptioner
+) -> Callable[[Batch], list[list[Hypothesis]]]:
+    """Return `search` in fp32 or bf16; the weights are cast once, as for many batches."""
+    if precision == "fp32":
+        return partial(search, captioner)
+    casts = linear_cast(captioner, torch.bfloat16)
+
+    def searched(batch: Batch) -> list[list[Hypothesis]]:
+        with mixed_precision("bfloat16", torch.device("cpu")), replaced(captioner, casts):
+            return search(captioner, batch)
+
+    return searched
 
 
 def search_forms(

@@ -32,5 +32,5 @@ def mixed_precision(
         if network is None or not is_mixed:
             yield
             return
-        with replaced(network, linear_cast(torch.bfloat16)):
+        with replaced(network, linear_cast(network, torch.bfloat16)):
             yield

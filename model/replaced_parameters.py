@@ -6,16 +6,13 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import torch
 from torch import Tensor, nn
 
+Replacement = Callable[[nn.Module, Tensor], Tensor | None]
+"""From a module and a parameter of its own to the tensor in its place, None to keep it."""
+
 
 @contextmanager
-def replaced(
-    network: nn.Module, replacement: Callable[[nn.Module, Tensor], Tensor | None]
-) -> Iterator[None]:
-    """Compute with other tensors in the block.
-
-    replacement: from a module and a parameter of its own to the tensor in its place, None to keep
-    the parameter.
-    """
+def replaced(network: nn.Module, replacement: Replacement) -> Iterator[None]:
+    """Compute with other tensors in the block."""
     replacements = []
     for module in network.modules():
         for name, parameter in module._parameters.items():
@@ -31,9 +28,12 @@ def replaced(
             parameters[name] = parameter
 
 
-def linear_cast(dtype: torch.dtype) -> Callable[[nn.Module, Tensor], Tensor | None]:
-    """Return the replacement of the parameters of linear layers by ones of another type."""
-    return lambda module, tensor: tensor.to(dtype) if isinstance(module, nn.Linear) else None
+def linear_cast(network: nn.Module, dtype: torch.dtype) -> Replacement:
+    """Cast the parameters of a network's linear layers, and return the replacement of them."""
+    layers = (module for module in network.modules() if isinstance(module, nn.Linear))
+    casts = {id(tensor): tensor.to(dtype) for layer in layers for tensor in layer.parameters()}
+    # an embedding that shares the weight of a linear layer keeps it
+    return lambda module, tensor: casts.get(id(tensor)) if isinstance(module, nn.Linear) else None
 
 
 def frozen(network: nn.Module, parameters: Iterable[nn.Parameter]) -> AbstractContextManager[None]:

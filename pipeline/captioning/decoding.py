@@ -4,6 +4,7 @@ import logging
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 
 import torch
@@ -17,6 +18,7 @@ from a2cap.model.captioner import CaptionModel
 from a2cap.model.decoding.beam_search import Hypothesis, beam_search
 from a2cap.model.decoding.decoding_config import DecodingConfig
 from a2cap.model.decoding.sampling import sampled_hypotheses
+from a2cap.model.replaced_parameters import linear_cast, replaced
 from a2cap.model.self_critical.consensus import by_consensus
 from a2cap.pipeline.runtime.device import require_double
 from a2cap.pipeline.runtime.runtime_config import Precision
@@ -84,6 +86,11 @@ class _Search:
     ) -> None:
         self._captioner, self._config = captioner, config
         self._device, self._precision = device, precision
+        network = nn.Module()
+        if precision == "bf16" and isinstance(captioner, nn.Module):
+            network = captioner
+        # once, because each batch would cast the weights again
+        self._with_casts = partial(replaced, network, linear_cast(network, torch.bfloat16))
         self._generator = torch.Generator(device).manual_seed(config.seed)
         self._together: float = math.inf
 
@@ -111,8 +118,7 @@ class _Search:
 
     def _search(self, batch: Batch) -> list[list[Hypothesis]]:
         captioner, config = self._captioner, self._config
-        network = captioner if isinstance(captioner, nn.Module) else None
-        with forward_precision(self._precision, self._device, network):
+        with forward_precision(self._precision, self._device), self._with_casts():
             memory = captioner.encode(batch.features, batch.boxes, batch.region_mask)
             if config.method == "sampling":
                 return sampled_hypotheses(captioner, memory, config, generator=self._generator)

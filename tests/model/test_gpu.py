@@ -77,15 +77,16 @@ def test_a_self_critical_step_scores_its_captions_without_waiting(counted):
 
 
 class _Casts(TorchDispatchMode):
-    """Conversions to bfloat16 by the address of what is converted."""
+    """Conversions to bfloat16 by the address, and the shape, of what is converted."""
 
     def __init__(self):
         super().__init__()
-        self.counts = Counter()
+        self.counts, self.shapes = Counter(), Counter()
 
     def __torch_dispatch__(self, operation, types, arguments=(), named=None):
         if operation is torch.ops.aten._to_copy.default and named.get("dtype") == torch.bfloat16:
             self.counts[arguments[0].data_ptr()] += 1
+            self.shapes[tuple(arguments[0].shape)] += 1
         return operation(*arguments, **(named or {}))
 
 
@@ -97,3 +98,18 @@ def test_bfloat16_casts_each_weight_once(tiny, images):
         two_losses(captioner, images.encoded(captioner), images.captions)
     assert captioner.decoder.output.weight.dtype == torch.float32
     assert {casts.counts[weight.data_ptr()] for weight in weights} == {1}
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_norms_and_residuals_of_a_step_are_in_the_type_of_its_products(tiny, images, norm):
+    captioner = tiny(norm=norm).float().eval()
+    images.features, images.boxes = images.features.float(), images.boxes.float()
+    with torch.no_grad(), mixed_precision("bfloat16", torch.device("cpu"), captioner):
+        memory = images.encoded(captioner)
+        tokens = torch.full((len(memory),), captioner.special.bos)
+        state = captioner.start(memory, 1)
+        with _Casts() as casts:
+            captioner.step(tokens, state)
+    # the embedding, and of each layer the attention of tokens, which is in float32
+    expected = 1 + captioner.config.decoder_layers
+    assert casts.shapes[len(memory), 1, captioner.config.width] == expected
