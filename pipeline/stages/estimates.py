@@ -5,8 +5,8 @@ estimate is in parentheses:
 
 - default detector 1.19 GiB (1.08), with `roi_size` 7 0.80 (0.74), ResNet-18 0.50 (0.39);
 - default captioner, 10,000 tokens, 50 regions 1.85 GiB (1.80), 2 layers of width 128 0.47 (0.51);
-- EfficientNet-Lite2, 32 images of side 160 0.48 GiB (0.41), all of it on side 260 5.21 (5.14), in
-  bfloat16 3.81 (2.61).
+- EfficientNet-Lite2, 32 images of side 160 0.48 GiB (0.41), with `captions` 0.60 (0.58), all of it
+  on side 260 5.21 (5.14), in bfloat16 3.81 (3.87).
 """
 
 import math
@@ -24,7 +24,7 @@ from a2cap.extract.detector.conventions import caffe_meta
 from a2cap.extract.detector.detector import CHUNK_OF_GPU, Detector
 from a2cap.extract.detector.resnet import Architecture
 from a2cap.extract.extract_config import ExtractConfig
-from a2cap.extract.grid import grid_network, grid_width, input_of
+from a2cap.extract.grid import grid_network, grid_parameters, grid_width, input_of
 from a2cap.extract.trainable_encoder import train_last
 from a2cap.extract.weights.torch_files import is_safetensors
 from a2cap.model.captioners.kinds import make_captioner
@@ -32,12 +32,14 @@ from a2cap.model.captioners.model_config import ModelConfig
 from a2cap.pipeline.configuration import Config
 from a2cap.pipeline.training.checkpoints import training_disk
 from a2cap.pipeline.training.detector.detector_config import DetectorConfig
+from a2cap.pipeline.training.encoder.objectives import DECODER, trained_parameters
 
 PUBLISHED_WIDTH = 2048  # for weights without a width in their header
 _FIRST_CHANNELS = 64  # of the first layer of a published network
 
 _CLASSIFIER = "roi_heads.box_predictor.cls_score.weight"
 _FLOAT_BYTES = 4
+_CELL = 32  # pixels of a side, of most networks
 _FEW = 8  # tokens and numbers of a region, where their count does not matter
 
 
@@ -101,10 +103,11 @@ def step_memory(config: Config, *, tokens: int, parameters: int, vocabulary: int
     return _FLOAT_BYTES * (4 * parameters + tokens * per_token)
 
 
-def encoder_memory(config: Config, ranks: int) -> int:
+def encoder_memory(config: Config, ranks: int, *, vocabulary: int) -> int:
     """Return the bytes of a step on a rank: the weights, those trained four times, and the maps.
 
     Each image has those that gradients need, and the largest twice, which a layer reads and writes.
+    With the objective `captions` the step of its decoder is added.
     """
     encoder, sizes = config.encoder, [0]
 
@@ -121,7 +124,16 @@ def encoder_memory(config: Config, ranks: int) -> int:
     images = math.ceil(encoder.batch_size / (encoder.accumulate * ranks))
     maps = images * (kept + 2 * _FLOAT_BYTES * max(sizes))
     weights = sum(p.numel() * (4 if p.requires_grad else 1) for p in network.parameters())
-    return _FLOAT_BYTES * weights + maps // (2 if encoder.precision == "bf16" else 1)
+    # in bfloat16 the maps of a CPU's depthwise convolutions stay in float32
+    needed = _FLOAT_BYTES * weights + (maps * 3 // 4 if encoder.precision == "bf16" else maps)
+    if encoder.objective == "words":
+        return needed
+    tokens = images * encoder.captions_per_image * (config.preprocess.max_length + 1)
+    train = config.train.model_copy(update={"max_regions": math.ceil(side / _CELL) ** 2})
+    step = config.model_copy(update={"model": DECODER, "train": train})
+    parameters = trained_parameters(encoder, config.extract, vocabulary=vocabulary)
+    parameters -= grid_parameters(config.extract)
+    return needed + step_memory(step, tokens=tokens, parameters=parameters, vocabulary=vocabulary)
 
 
 def _kept_bytes(network: nn.Module, forward: Callable[[], object]) -> int:

@@ -219,7 +219,8 @@ class Plan:
         """Check that a step of the encoder's training fits into memory."""
         known(self.feature_width)  # the network has a map
         remedy = "raise encoder.accumulate, or lower encoder.batch_size or encoder.side"
-        return self._step(partial(encoder_memory, self.config), "training the encoder", remedy)
+        needed = partial(encoder_memory, self.config, vocabulary=self.vocabulary_size)
+        return self._step(needed, "training the encoder", remedy)
 
     def detector_checkpoints(self, stage: str) -> str:
         """Check that the checkpoints of a detector fit on the disk."""

@@ -23,7 +23,7 @@ from a2cap.pipeline.training.encoder.encoder_config import EncoderConfig
 _EVERYWHERE = 0.5
 """Share of the images above which a word names nothing that an image shows, such as "a"."""
 _SMOOTHING = 0.1
-_DECODER = TransformerConfig(
+DECODER = TransformerConfig(
     width=256,
     heads=8,
     feed_forward=1024,
@@ -104,7 +104,7 @@ class CaptionObjective(nn.Module):
 
     def __init__(self, width: int, vocabulary: int) -> None:
         super().__init__()
-        self.captioner = make_captioner(_DECODER, feature_width=width, vocabulary_size=vocabulary)
+        self.captioner = make_captioner(DECODER, feature_width=width, vocabulary_size=vocabulary)
 
     def loss(self, cells: Tensor, tokens: Tensor, *, label_smoothing: float = _SMOOTHING) -> Tensor:
         """Return the caption loss, mean over tokens. cells: (B, N, C); tokens: (B, K, L) int64."""
