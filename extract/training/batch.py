@@ -10,7 +10,7 @@ from torch import Tensor
 
 from a2cap.data.detection.labels import LabelledImage
 from a2cap.extract.detector.conventions import DetectorMeta
-from a2cap.extract.detector.input import ScaledSize, scaled_batch
+from a2cap.extract.detector.input import ScaledSize, padded, scaled_batch
 
 NO_ATTRIBUTE = -1
 """Padding of the rows of `LabelledBatch.attribute_ids`."""
@@ -58,12 +58,8 @@ def labelled_batch(
     blobs, sizes = scaled_batch(images, scale=meta.scale, meta=meta)
     targets = [_targets(*image) for image in zip(labels, sizes, strict=True)]
     boxes, class_ids, attribute_ids, crowds = zip(*targets, strict=True)
-    padded = torch.zeros(
-        len(blobs), 3, *(max(blob.shape[axis] for blob in blobs) for axis in (1, 2))
-    )
-    for canvas, blob in zip(padded, blobs, strict=True):
-        canvas[:, : blob.shape[1], : blob.shape[2]] = torch.from_numpy(blob)
-    return LabelledBatch(padded, tuple(sizes), boxes, class_ids, attribute_ids, crowds)
+    pixels = torch.from_numpy(padded(blobs))
+    return LabelledBatch(pixels, tuple(sizes), boxes, class_ids, attribute_ids, crowds)
 
 
 def _targets(labels: LabelledImage, size: ScaledSize) -> tuple[Tensor, Tensor, Tensor, Tensor]:
