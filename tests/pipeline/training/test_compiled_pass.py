@@ -143,7 +143,7 @@ def test_the_scores_of_a_self_critical_update_are_one_graph_with_equal_gradients
 def inductor(tmp_path, monkeypatch):
     """Return an uncompiled updater and one that inductor compiles."""
     if "A2_LONG" not in os.environ:
-        pytest.skip("takes long: set A2_LONG=1")
+        pytest.skip("takes 38 s: set A2_LONG=1")
     # its usual folder is that of all processes
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     torch._dynamo.reset()
