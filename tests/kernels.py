@@ -120,3 +120,19 @@ class _Operations(TorchDispatchMode):
 
 def _tensors(values):
     return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
+
+
+class Casts(TorchDispatchMode):
+    """Conversions to bfloat16 by the address of what is converted."""
+
+    def __init__(self):
+        super().__init__()
+        self.counts = Counter()
+
+    def __torch_dispatch__(self, operation, types, arguments=(), named=None):
+        result = operation(*arguments, **(named or {}))
+        # in inference mode it is one operation, elsewhere the other
+        if operation in (aten._to_copy.default, aten.to.dtype):
+            is_cast = result.dtype == torch.bfloat16 != arguments[0].dtype
+            self.counts[arguments[0].data_ptr()] += is_cast
+        return result

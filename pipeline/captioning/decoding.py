@@ -2,7 +2,8 @@
 
 import logging
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -86,11 +87,11 @@ class _Search:
     ) -> None:
         self._captioner, self._config = captioner, config
         self._device, self._precision = device, precision
-        network = nn.Module()
+        self._with_casts: Callable[[], AbstractContextManager[None]] = nullcontext
         if precision == "bf16" and isinstance(captioner, nn.Module):
-            network = captioner
-        # once, because each batch would cast the weights again
-        self._with_casts = partial(replaced, network, linear_cast(network, torch.bfloat16))
+            # once, because each batch would cast the weights again
+            casts = linear_cast(captioner, torch.bfloat16)
+            self._with_casts = partial(replaced, captioner, casts)
         self._generator = torch.Generator(device).manual_seed(config.seed)
         self._together: float = math.inf
 

@@ -3,11 +3,8 @@
 The captioner is that of the paper, and each number a limit: one `.item()` in a step fails here.
 """
 
-from collections import Counter
-
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from a2cap.model.captioner import Teaching
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
@@ -17,7 +14,7 @@ from a2cap.model.decoding.decoding_config import DecodingConfig
 from a2cap.model.losses import two_losses
 from a2cap.model.mixed_precision import mixed_precision
 from a2cap.model.self_critical.rollouts import generate_rollouts, self_critical_loss
-from tests.kernels import fake_gpu
+from tests.kernels import Casts, fake_gpu
 
 pytestmark = pytest.mark.slow
 
@@ -76,40 +73,11 @@ def test_a_self_critical_step_scores_its_captions_without_waiting(counted):
     assert counted["greedy"][0] + kernels <= SELF_CRITICAL
 
 
-class _Casts(TorchDispatchMode):
-    """Conversions to bfloat16 by the address, and the shape, of what is converted."""
-
-    def __init__(self):
-        super().__init__()
-        self.counts, self.shapes = Counter(), Counter()
-
-    def __torch_dispatch__(self, operation, types, arguments=(), named=None):
-        if operation is torch.ops.aten._to_copy.default and named.get("dtype") == torch.bfloat16:
-            self.counts[arguments[0].data_ptr()] += 1
-            self.shapes[tuple(arguments[0].shape)] += 1
-        return operation(*arguments, **(named or {}))
-
-
 def test_bfloat16_casts_each_weight_once(tiny, images):
     captioner = tiny().float()
     weights = [m.weight for m in captioner.modules() if isinstance(m, torch.nn.Linear)]
     images.features, images.boxes = images.features.float(), images.boxes.float()
-    with _Casts() as casts, mixed_precision("bfloat16", torch.device("cpu"), captioner):
+    with Casts() as casts, mixed_precision("bfloat16", torch.device("cpu"), captioner):
         two_losses(captioner, images.encoded(captioner), images.captions)
     assert captioner.decoder.output.weight.dtype == torch.float32
     assert {casts.counts[weight.data_ptr()] for weight in weights} == {1}
-
-
-@pytest.mark.parametrize("norm", ["pre", "post"])
-def test_norms_and_residuals_of_a_step_are_in_the_type_of_its_products(tiny, images, norm):
-    captioner = tiny(norm=norm).float().eval()
-    images.features, images.boxes = images.features.float(), images.boxes.float()
-    with torch.no_grad(), mixed_precision("bfloat16", torch.device("cpu"), captioner):
-        memory = images.encoded(captioner)
-        tokens = torch.full((len(memory),), captioner.special.bos)
-        state = captioner.start(memory, 1)
-        with _Casts() as casts:
-            captioner.step(tokens, state)
-    # the embedding, and of each layer the attention of tokens, which is in float32
-    expected = 1 + captioner.config.decoder_layers
-    assert casts.shapes[len(memory), 1, captioner.config.width] == expected

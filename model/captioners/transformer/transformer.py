@@ -291,8 +291,6 @@ class CaptionDecoder(CachedDecoder):
     ) -> DecoderOutput:
         """Decode the next token of each row and fill its slots of the cache."""
         states: Tensor = self.embedding(tokens[:, None], position=cache.position)  # -> (N, 1, D)
-        # else norms and residuals would be cast to the type of mixed precision at each layer
-        states = states.to(self.output.weight.dtype)
         attention: list[AlignedAttention] = []
         for number, layer in enumerate(self.layers):
             states = layer.self_attend_step(states, cache, number)

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from operator import attrgetter
-from unittest.mock import Mock
 
 import pytest
 import torch
@@ -14,8 +13,8 @@ from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
 from a2cap.model.decoding.beam_search import beam_search
 from a2cap.model.decoding.decoding_config import DecodingConfig
-from a2cap.pipeline.captioning import decoding
 from a2cap.pipeline.captioning.decoding import Beam, caption_batches, collapse_repeats
+from tests.kernels import Casts
 from tests.quick import some_quick
 
 CPU = torch.device("cpu")
@@ -187,11 +186,11 @@ def test_decoding_is_lazy(captioner, vocabulary):
         next(batches)
 
 
-def test_bfloat16_casts_the_weights_once_for_all_batches(decoded, image_ids, monkeypatch):
-    casts = Mock(wraps=decoding.linear_cast)
-    monkeypatch.setattr(decoding, "linear_cast", casts)
-    assert len(decoded(image_ids, batch_size=5, precision="bf16")) == len(image_ids)
-    assert casts.call_count == 1
+def test_bfloat16_casts_each_weight_once_for_all_batches(captioner, decoded, image_ids):
+    weights = [m.weight for m in captioner.modules() if isinstance(m, torch.nn.Linear)]
+    with Casts() as casts:
+        assert len(decoded(image_ids, batch_size=5, precision="bf16")) == len(image_ids)
+    assert {casts.counts[weight.data_ptr()] for weight in weights} == {1}
 
 
 def test_bfloat16_rounds_the_scores_and_leaves_the_captioner_as_it_was(decoded, image_ids):
