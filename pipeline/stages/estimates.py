@@ -6,7 +6,7 @@ estimate is in parentheses:
 - default detector 1.19 GiB (1.08), with `roi_size` 7 0.80 (0.74), ResNet-18 0.50 (0.39);
 - default captioner, 10,000 tokens, 50 regions 1.85 GiB (1.80), 2 layers of width 128 0.47 (0.51);
 - EfficientNet-Lite2, 32 images of side 160 0.48 GiB (0.41), with `captions` 0.60 (0.58), all of it
-  on side 260 5.21 (5.14), in bfloat16 3.81 (3.87).
+  on side 260 5.21 (5.14), in bfloat16 3.81 (2.61), where a CPU keeps depthwise maps in float32.
 """
 
 import math
@@ -17,6 +17,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._pytree import tree_leaves
 
 from a2cap.data.errors import WeightsError
 from a2cap.data.files.tensors import skip_init
@@ -24,7 +25,7 @@ from a2cap.extract.detector.conventions import caffe_meta
 from a2cap.extract.detector.detector import CHUNK_OF_GPU, Detector
 from a2cap.extract.detector.resnet import Architecture
 from a2cap.extract.extract_config import ExtractConfig
-from a2cap.extract.grid import grid_network, grid_parameters, grid_width, input_of
+from a2cap.extract.grid import grid_network, grid_width, input_of
 from a2cap.extract.trainable_encoder import train_last
 from a2cap.extract.weights.torch_files import is_safetensors
 from a2cap.model.captioners.kinds import make_captioner
@@ -32,14 +33,13 @@ from a2cap.model.captioners.model_config import ModelConfig
 from a2cap.pipeline.configuration import Config
 from a2cap.pipeline.training.checkpoints import training_disk
 from a2cap.pipeline.training.detector.detector_config import DetectorConfig
-from a2cap.pipeline.training.encoder.objectives import DECODER, trained_parameters
+from a2cap.pipeline.training.encoder.objectives import DECODER
 
 PUBLISHED_WIDTH = 2048  # for weights without a width in their header
 _FIRST_CHANNELS = 64  # of the first layer of a published network
 
 _CLASSIFIER = "roi_heads.box_predictor.cls_score.weight"
 _FLOAT_BYTES = 4
-_CELL = 32  # pixels of a side, of most networks
 _FEW = 8  # tokens and numbers of a region, where their count does not matter
 
 
@@ -107,12 +107,12 @@ def encoder_memory(config: Config, ranks: int, *, vocabulary: int) -> int:
     """Return the bytes of a step on a rank: the weights, those trained four times, and the maps.
 
     Each image has those that gradients need, and the largest twice, which a layer reads and writes.
-    With the objective `captions` the step of its decoder is added.
+    With the objective `captions` the step of its decoder is added; vocabulary: its tokens.
     """
-    encoder, sizes = config.encoder, [0]
+    encoder, shapes = config.encoder, list[torch.Size]()
 
     def record(module: nn.Module, inputs: object, output: object) -> None:
-        sizes.append(output.numel() if isinstance(output, torch.Tensor) else 0)
+        shapes.extend(tensor.shape for tensor in tree_leaves(output))
 
     with torch.device("meta"):
         network = grid_network(config.extract)
@@ -122,17 +122,16 @@ def encoder_memory(config: Config, ranks: int, *, vocabulary: int) -> int:
         side = encoder.side or input_of(network)[0]
         kept = _kept_bytes(network, lambda: network(torch.zeros(1, 3, side, side)))
     images = math.ceil(encoder.batch_size / (encoder.accumulate * ranks))
-    maps = images * (kept + 2 * _FLOAT_BYTES * max(sizes))
+    maps = images * (kept + 2 * _FLOAT_BYTES * max(map(math.prod, shapes)))
     weights = sum(p.numel() * (4 if p.requires_grad else 1) for p in network.parameters())
-    # in bfloat16 the maps of a CPU's depthwise convolutions stay in float32
-    needed = _FLOAT_BYTES * weights + (maps * 3 // 4 if encoder.precision == "bf16" else maps)
+    needed = _FLOAT_BYTES * weights + maps // (2 if encoder.precision == "bf16" else 1)
     if encoder.objective == "words":
         return needed
     tokens = images * encoder.captions_per_image * (config.preprocess.max_length + 1)
-    train = config.train.model_copy(update={"max_regions": math.ceil(side / _CELL) ** 2})
+    _, width, *cells = shapes[-1]  # (1, C, h, w) of the map
+    train = config.train.model_copy(update={"max_regions": math.prod(cells)})
     step = config.model_copy(update={"model": DECODER, "train": train})
-    parameters = trained_parameters(encoder, config.extract, vocabulary=vocabulary)
-    parameters -= grid_parameters(config.extract)
+    parameters = captioner_parameters(DECODER, width=width, vocabulary=vocabulary)
     return needed + step_memory(step, tokens=tokens, parameters=parameters, vocabulary=vocabulary)
 
 

@@ -219,7 +219,9 @@ class Plan:
         """Check that a step of the encoder's training fits into memory."""
         known(self.feature_width)  # the network has a map
         remedy = "raise encoder.accumulate, or lower encoder.batch_size or encoder.side"
-        needed = partial(encoder_memory, self.config, vocabulary=self.vocabulary_size)
+        has_decoder = self.config.encoder.objective == "captions"
+        vocabulary = self.vocabulary_size if has_decoder else 0
+        needed = partial(encoder_memory, self.config, vocabulary=vocabulary)
         return self._step(needed, "training the encoder", remedy)
 
     def detector_checkpoints(self, stage: str) -> str:

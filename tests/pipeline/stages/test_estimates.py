@@ -99,7 +99,7 @@ def of_encoder(*fields, ranks=1):
 @pytest.mark.slow
 @pytest.mark.parametrize(("fields", "measured"), ENCODERS)
 def test_the_memory_of_an_encoder_is_near_what_was_measured(fields, measured):
-    assert 0.8 * measured < of_encoder(*fields) / GIB < 1.1 * measured
+    assert 0.65 * measured < of_encoder(*fields) / GIB < 1.1 * measured
 
 
 @pytest.mark.slow
@@ -112,8 +112,12 @@ def test_an_encoder_keeps_the_maps_of_the_images_that_are_computed_at_once():
     assert weights > 3 * 4 * 4_800_000  # most are trained: with a gradient and two moments
     assert memory(8) == weights + 8 * maps
     assert memory(8, "accumulate=2", ranks=2) == memory(2)
-    assert memory(8, "precision=bf16") == memory(6)
-    assert memory(8, "objective=captions") - memory(8) > memory(4, "objective=captions") - memory(4)
+    assert memory(8, "precision=bf16") == memory(4)
+
+    def decoder(images):
+        return memory(images, "objective=captions") - memory(images)
+
+    assert decoder(16) - decoder(8) == 2 * (decoder(8) - decoder(4)) > 0
     assert memory(8, "trained=0.1") < memory(8)
     assert memory(8) < memory(8, "side=128") < memory(32)  # smaller maps have wider edges
 
