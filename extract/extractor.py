@@ -128,7 +128,8 @@ class Extractor:
                 with_boxes[index] = image
         # on a CPU a convolution of several images adds in another order, and is no faster
         size = 1 if self.device.type == "cpu" else BATCH
-        alike = sorted(detected, key=lambda index: detected[index].shape)
+        # by the ratio of sides, which gives the scaled size
+        alike = sorted(detected, key=lambda i: detected[i].shape[0] / detected[i].shape[1])
         batches = [alike[first : first + size] for first in range(0, len(alike), size)]
 
         def begin(indices: Sequence[int]) -> Pending:
@@ -164,16 +165,16 @@ class Extractor:
         With `exact` each image passes the backbone alone, so that its features do not depend on the
         other images; with `mixed`, images of about one size pass it together, padded.
         """
-        blobs, all_sizes = self._blobs(images)
+        blobs, sizes = self._blobs(images)
         most = BATCH if self.config.precision == "mixed" else 1
-        by_size = batches_of_one_size(dict(enumerate(blobs)), most=most, multiple=BUCKET)
-        batches = list(by_size)
+        batches = list(batches_of_one_size(dict(enumerate(blobs)), most=most, multiple=BUCKET))
         order = [index for batch in batches for index in batch]
-        sizes = [all_sizes[index] for index in order]
         regions, counts = self._network.detect_padded(
-            [self._input([blobs[index] for index in batch]) for batch in batches],
-            moved(torch.tensor([size.factors * 2 for size in sizes]), self.device),
-            sizes=sizes,
+            [
+                (self._input([blobs[i] for i in batch]), [sizes[i] for i in batch])
+                for batch in batches
+            ],
+            moved(torch.tensor([sizes[index].factors * 2 for index in order]), self.device),
             selection=replace(self._selection, waits=False),
             classify=self._classify,
         )
@@ -185,10 +186,10 @@ class Extractor:
             flat = wait()
             arrays = flat[:, : -counts.shape[1]].reshape(columns.shape)
             of_image: dict[int, Regions] = {}
-            for index, size, array, facts in zip(order, sizes, arrays, flat, strict=True):
+            for index, array, facts in zip(order, arrays, flat, strict=True):
                 proposed, count, is_final = (int(fact) for fact in facts[-counts.shape[1] :])
                 if is_final:
-                    self._selection.require(proposed, size)
+                    self._selection.require(proposed, sizes[index])
                     of_image[index] = self._unpacked(array[:count], images[index])
                 else:
                     of_image[index] = self._detect(images[index])

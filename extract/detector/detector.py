@@ -3,7 +3,6 @@
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 import torch
 from torch import Tensor, nn
@@ -91,28 +90,23 @@ class Detector(nn.Module):
 
     def detect_padded(
         self,
-        images: Sequence[Tensor],
+        batches: Sequence[tuple[Tensor, Sequence[ScaledSize]]],
         factors: Tensor,
         *,
-        sizes: Sequence[ScaledSize],
         selection: RegionSelection,
         classify: Classify,
     ) -> tuple[DetectedRegions, Tensor]:
         """Detect the regions of B images without waiting for a GPU.
 
-        images: (b, 3, H, W) float32 each, as of `maps`, B in all.
+        batches: of b images each, B in all, as of `maps`.
         factors: (B, 4) float32, as of `Proposals`.
         selection: one that does not wait.
         Returns `selection.max_regions` regions an image, padded, and (B, 3) int64: regions
         proposed, regions selected, and 1 if the result is that of `forward`, which is 0 in rare
         images.
         """
-        left = iter(sizes)
-        maps = [
-            features
-            for batch in images
-            for features in self.maps(batch, sizes=list(islice(left, len(batch))))
-        ]
+        sizes = [size for _, batch_sizes in batches for size in batch_sizes]
+        maps = [features for batch in batches for features in self.maps(*batch)]
         proposals = Proposals.stacked(
             [
                 padded_proposals(
@@ -132,7 +126,7 @@ class Detector(nn.Module):
         is_final = (regions.is_exact | is_padding).all(dim=1) & proposals.is_final
         return regions, torch.stack([proposals.is_proposed.sum(dim=1), counts, is_final], dim=1)
 
-    def maps(self, images: Tensor, *, sizes: Sequence[ScaledSize]) -> list[Tensor]:
+    def maps(self, images: Tensor, sizes: Sequence[ScaledSize]) -> list[Tensor]:
         """Return the feature map of each image, (1, C, h, w), to rounding that of the image alone.
 
         images: (B, 3, H, W) float32, each with zeros beyond its size; sizes: of each.
@@ -141,7 +135,7 @@ class Detector(nn.Module):
         if all(side == images.shape[2:] for side in sides):
             return list(torch.split(self.backbone(images), 1))
         together = self.backbone.of_padded(images, moved(torch.tensor(sides), images.device))
-        cells = [[self.backbone.levels(side)[-1] for side in both] for both in sides]
+        cells = [[self.backbone.levels(side)[-1] for side in pair] for pair in sides]
         return [
             features[..., :rows, :columns].contiguous(memory_format=torch.channels_last)
             for features, (rows, columns) in zip(torch.split(together, 1), cells, strict=True)

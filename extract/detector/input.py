@@ -21,7 +21,8 @@ BATCH = 8
 3 given boxes per image just fill the heads."""
 
 BUCKET = 32
-"""Pixels to whose multiples the sides of images are rounded up that pass the backbone together."""
+"""Images pass the backbone together if their scaled sides, rounded up to multiples of so many
+pixels, agree."""
 
 Pixels = NDArray[np.uint8]  # (H, W, 3), channels blue, green, red
 Blob = NDArray[np.float32]
@@ -71,7 +72,7 @@ def batches_of_one_size(
 ) -> Iterator[list[int]]:
     """Yield the keys of images of one size together, at most `most` at a time.
 
-    multiple: to which sizes are rounded up.
+    multiple: of which sizes are compared, rounded up.
     """
     by_size: dict[tuple[int, ...], list[int]] = defaultdict(list)
     for index, image in images.items():

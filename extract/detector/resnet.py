@@ -23,6 +23,7 @@ EPSILON = 1e-5
 
 
 Side = TypeVar("Side", int, Tensor)
+"""Pixels or cells of one side, or of many."""
 
 
 @dataclass(frozen=True)
@@ -124,8 +125,8 @@ class NormalizedConvolution(nn.Conv2d):
         return normalized
 
 
-def blanked(maps: Tensor, inside: Tensor | None) -> Tensor:
-    """Set cells that belong to no image to zero, in place.
+def blank_(maps: Tensor, inside: Tensor | None) -> Tensor:
+    """Set the cells that belong to no image to zero, in place.
 
     maps: (B, C, h, w); inside: (B, 1, h, w) bool, or None where all belong to images.
     """
@@ -143,9 +144,9 @@ class Stem(nn.Module):
     def forward(self, images: Tensor, inside: Tensor | None = None) -> Tensor:
         """Convolve and pool. images: (B, 3, H, W). Returns (B, width, H / 4, W / 4), rounded up.
 
-        inside: as of `blanked`, of the convolution's output.
+        inside: as of `blank_`, of the convolution's output.
         """
-        x = blanked(F.relu_(self.conv1(images)), inside)
+        x = blank_(F.relu_(self.conv1(images)), inside)
         # caffe rounds sizes up and does not pad; detectron2 pads and rounds down
         padding = int(self.padded_pool)
         return F.max_pool2d(x, 3, stride=2, padding=padding, ceil_mode=not self.padded_pool)
@@ -174,11 +175,12 @@ class ResidualBlock(nn.Module):
     def forward(self, x: Tensor, inside: Tensor | None = None) -> Tensor:
         """Add the residual. x: (B, inputs, H, W). Returns (B, outputs, H / stride, W / stride).
 
-        inside: as of `blanked`, of the output.
+        inside: as of `blank_`, of the output.
         """
-        residual = self.conv2(blanked(F.relu_(self.conv1(x)), inside))
-        shortcut = x if self.shortcut is None else self.shortcut(x)
-        return blanked(self.added(residual, shortcut), inside)
+        residual = self.conv2(blank_(F.relu_(self.conv1(x)), inside))
+        added = self.added(residual, x if self.shortcut is None else self.shortcut(x))
+        # the output of a bottleneck is read by 1x1 convolutions, which mix no cells
+        return added if self.conv3 is not None else blank_(added, inside)
 
     def added(self, residual: Tensor, to: Tensor) -> Tensor:
         """Return the block's output. residual: of the second convolution; to: of the shortcut."""
@@ -236,25 +238,22 @@ class Backbone(nn.Module):
         """Return maps whose cells inside an image do not depend on zeros below and to the right.
 
         images, and the result: as of `forward`; sides: (B, 2) int64, height and width of each image
-        in pixels. A layer's bias makes numbers of such zeros, which a convolution without padding
-        never meets; they are blanked before the next convolution reads them.
+        in pixels. A layer's bias makes numbers of the zeros, where an image alone has zeros; they
+        are blanked before a wider convolution reads them.
         """
-        extents = zip(*(self.levels(side) for side in images.shape[2:]), strict=True)
+        height, width = (self.levels(side) for side in images.shape[2:])
         insides = [
-            (_up_to(rows, of[:, :1])[:, :, None] & _up_to(columns, of[:, 1:])[:, None])[:, None]
-            for (rows, columns), of in zip(extents, self.levels(sides), strict=True)
+            (_up_to(h, cells[:, :1])[:, :, None] & _up_to(w, cells[:, 1:])[:, None])[:, None]
+            for h, w, cells in zip(height, width, self.levels(sides), strict=True)
         ]
-        x = blanked(self.stem(images, insides[0]), insides[1])
+        x = blank_(self.stem(images, insides[0]), insides[1])
         for stage, inside in zip((self.res2, self.res3, self.res4), insides[1:], strict=True):
             for block in stage:
                 x = block(x, inside)
         return x
 
     def levels(self, side: Side) -> tuple[Side, Side, Side, Side]:
-        """Return the cells that a side in pixels has after the stem's convolution and each stage.
-
-        side: int, or integers of any shape.
-        """
+        """Return the cells of a side in pixels after the stem's convolution and each stage."""
         convolved = _halved(side)
         pooled = _halved(convolved) if self.stem.padded_pool else convolved // 2
         return convolved, pooled, _halved(pooled), _halved(_halved(pooled))
