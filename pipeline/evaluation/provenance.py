@@ -41,8 +41,8 @@ def provenance_of(
     protocol = {"split": config.split, "decoding": _decoding(config)}
     if config.ensemble:
         average = config.ensemble_average.replace("_", "-")
-        weights = f", weights {', '.join(map(str, w))}" if (w := config.ensemble_weights) else ""
-        protocol["ensemble"] = f"{len(config.ensemble) + 1} captioners, mean of {average}{weights}"
+        shares = f", weights {', '.join(map(str, w))}" if (w := config.ensemble_weights) else ""
+        protocol["ensemble"] = f"{len(config.ensemble) + 1} captioners, mean of {average}{shares}"
     if config.attention != "none":
         over = "layers, heads and captioners" if config.ensemble else "layers and heads"
         protocol["attention"] = f"mean over {over}"

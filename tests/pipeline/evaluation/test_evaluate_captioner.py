@@ -193,6 +193,7 @@ def test_an_ensemble_of_equal_captioners_predicts_the_captions_of_one(run, input
     assert read_json(run.directory / "captions.json") == expected
     provenance = read_json(run.directory / "metrics.json")["provenance"]
     assert provenance["ensemble"] == "3 captioners, mean of probabilities"
+    assert provenance["extractor"].startswith("ResNet-18, random, seed 0, given boxes, weights ")
     assert provenance["attention"] == "mean over layers, heads and captioners"
     assert "digest of model.3" in provenance
 
