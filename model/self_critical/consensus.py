@@ -22,15 +22,18 @@ from a2cap.model.self_critical.ngrams import (
 )
 
 
-def by_consensus(hypotheses: Sequence[Hypothesis], *, eos: int) -> list[Hypothesis]:
+def by_consensus(
+    hypotheses: Sequence[Hypothesis], *, eos: int, votes: Tensor | None = None
+) -> list[Hypothesis]:
     """Return the captions of one image, those that agree most with all of them first.
 
-    Equally good ones keep their order, and so do fewer than three. eos: token that is no word.
+    Equally good ones keep their order; without votes, so do fewer than three.
+    eos: token that is no word. votes: (K,) added to the agreement of each.
     """
-    if len(hypotheses) < 3:
+    if len(hypotheses) < 3 and votes is None:
         return list(hypotheses)
     words = [[token for token in caption.tokens if token != eos] for caption in hypotheses]
-    gains = mean_similarities(words).tolist()
+    gains = (mean_similarities(words) + (0 if votes is None else votes)).tolist()
     return [
         caption for _, caption in sorted(zip(gains, hypotheses, strict=True), key=lambda p: -p[0])
     ]

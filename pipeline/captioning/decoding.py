@@ -2,14 +2,14 @@
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from a2cap.data.batches.collate import Batch
 from a2cap.data.captions.vocabulary import Vocabulary
@@ -26,6 +26,10 @@ from a2cap.pipeline.runtime.runtime_config import Precision
 from a2cap.pipeline.runtime.training_precision import forward_precision
 
 logger = logging.getLogger(__name__)
+
+Vote = Callable[[str, Sequence[Hypothesis]], Tensor]
+"""Function from an image id and its K captions to their votes, (K,) float64, which are added to the
+agreement of the captions."""
 
 
 @dataclass(frozen=True)
@@ -45,23 +49,26 @@ def caption_batches(
     *,
     device: torch.device,
     precision: Precision = "fp32",
+    vote: Vote | None = None,
 ) -> Iterator[tuple[str, list[Beam]]]:
     """Yield (image id, beams with the best first) of each image, in the order of the batches.
 
+    vote: votes on the captions of each image, used with `consensus` alone.
     Empty captions come after the others; images whose best one was empty are logged at the end.
     """
     if config.method == "sampling":
         require_double(device, "sampling")
     search, empty = _Search(captioner, config, device, precision), list[str]()
     for batch in batches:
-        searched = search(batch)
-        if config.consensus:
-            searched = [by_consensus(group, eos=captioner.special.eos) for group in searched]
-        for image_id, hypotheses in zip(batch.image_ids, searched, strict=True):
-            captions = [vocabulary.decode(hypothesis.tokens) for hypothesis in hypotheses]
+        for image_id, hypotheses in zip(batch.image_ids, search(batch), strict=True):
+            ranked = hypotheses
+            if config.consensus:
+                votes = None if vote is None else vote(image_id, hypotheses)
+                ranked = by_consensus(hypotheses, eos=captioner.special.eos, votes=votes)
+            captions = [vocabulary.decode(hypothesis.tokens) for hypothesis in ranked]
             if config.collapse_repeats:
                 captions = list(map(collapse_repeats, captions))
-            scores = [hypothesis.score for hypothesis in hypotheses]
+            scores = [hypothesis.score for hypothesis in ranked]
             beams = list(map(Beam, captions, scores))
             if not beams[0].caption:
                 empty.append(image_id)

@@ -26,7 +26,7 @@ from a2cap.model.decoding.ensemble import Average, Ensemble, check_weights
 from a2cap.model.plug_ins import plug_in_of
 from a2cap.pipeline.captioning.attention import attention_of_captions
 from a2cap.pipeline.captioning.captioning_config import CaptioningConfig
-from a2cap.pipeline.captioning.decoding import Beam, caption_batches
+from a2cap.pipeline.captioning.decoding import Beam, Vote, caption_batches
 from a2cap.pipeline.captioning.model_description import (
     DESCRIPTION,
     EXTRACTOR,
@@ -55,9 +55,9 @@ class LoadedCaptioner(Generic[Captioner_co]):
     device: torch.device
 
     def decode(
-        self, batches: Iterable[Batch], config: CaptioningConfig
+        self, batches: Iterable[Batch], config: CaptioningConfig, vote: Vote | None = None
     ) -> Iterator[tuple[str, list[Beam]]]:
-        """Yield (image id, beams with the best first) of each image."""
+        """Yield (image id, beams with the best first) of each image; vote: for the consensus."""
         return caption_batches(
             self.captioner,
             batches,
@@ -65,6 +65,7 @@ class LoadedCaptioner(Generic[Captioner_co]):
             config,
             device=self.device,
             precision=config.precision,
+            vote=vote,
         )
 
     def attend(

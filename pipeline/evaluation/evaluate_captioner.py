@@ -25,7 +25,7 @@ from a2cap.data.scenes.truth import Scenes, read_scenes
 from a2cap.data.tokenizers import Tokenizer
 from a2cap.model.captioner import CaptionModel
 from a2cap.pipeline.captioning.attention import certify_captions, ground_captions
-from a2cap.pipeline.captioning.decoding import Beam
+from a2cap.pipeline.captioning.decoding import Beam, Vote
 from a2cap.pipeline.captioning.grounding import Grounding, region_names
 from a2cap.pipeline.captioning.saved_captioner import LoadedCaptioner, load_captioner
 from a2cap.pipeline.engine.artifact_names import (
@@ -41,6 +41,7 @@ from a2cap.pipeline.engine.inputs import Input
 from a2cap.pipeline.engine.progress import advance_after_each, track
 from a2cap.pipeline.evaluation.evaluate_config import EvaluateConfig, EvaluationRun
 from a2cap.pipeline.evaluation.metrics_file import read_baseline
+from a2cap.pipeline.evaluation.neighbours import Neighbours
 from a2cap.pipeline.evaluation.provenance import provenance_of
 from a2cap.pipeline.evaluation.results import write_results
 from a2cap.pipeline.evaluation.score_captions import score_evaluation, write_evaluation
@@ -132,9 +133,9 @@ class _Captioning:
             max_regions=self.model.description.max_regions,
         )
 
-    def decode(self, image_ids: Sequence[str]) -> dict[str, list[Beam]]:
-        """Return the beams of each image, best first."""
-        decoded = self.model.decode(self.batches(image_ids), self.config)
+    def decode(self, image_ids: Sequence[str], vote: Vote | None) -> dict[str, list[Beam]]:
+        """Return the beams of each image, best first; vote: for the consensus."""
+        decoded = self.model.decode(self.batches(image_ids), self.config, vote)
         with track("caption", total=len(image_ids), events=self.events) as progress:
             return dict(advance_after_each(decoded, progress.advance))
 
@@ -266,7 +267,17 @@ def evaluate_captioner(run: EvaluationRun) -> Sequence[SkippedItem]:
     references, skipped = read_split(config.split, inputs)
     scoring = SplitScoring.read(run)
 
-    beams = captioning.decode(list(references))
+    vote = None
+    if config.neighbours:
+        vote = Neighbours.find(
+            store,
+            inputs["captions"].path,
+            list(references),
+            count=config.neighbours,
+            max_regions=model.description.max_regions,
+            events=run.events,
+        )
+    beams = captioning.decode(list(references), vote)
     captions = {image_id: image_beams[0].caption for image_id, image_beams in beams.items()}
     caption_file = CaptionFile(inputs["captions"].path / CAPTIONS)
     write_results(run.folder / RESULTS, captions, caption_file.identities, caption_file.files)

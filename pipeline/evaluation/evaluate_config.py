@@ -36,6 +36,10 @@ class EvaluateConfig(CaptioningConfig):
     ensemble: tuple[Path, ...] = ()
     """Results of other trainings on the same features and vocabulary (directories of train-xe or
     train-scst) that form an ensemble with this experiment's captioner."""
+    neighbours: Annotated[int, Field(ge=0, le=1000)] = 0
+    """Training images nearest to an image, by the mean of its features, whose captions vote in the
+    consensus too (consensus reranking, Mao et al. 2015, section 8, arXiv:1412.6632); mirror images
+    count. The features of all training images are read; 0 turns it off."""
     spice: bool | Literal["auto"] = "auto"
     """Compute SPICE. auto: where its parser is ("a2 weights fetch spice" downloads it), else a line
     says that it is left out. true: without the parser, the other metrics are computed and the exit
@@ -62,6 +66,15 @@ class EvaluateConfig(CaptioningConfig):
     attention: Literal["all", "report", "none"] = "all"
     """Images whose attention at each token is saved in attention.h5: all (about 3 kB for an image
     with 36 regions), those embedded in the report, or none."""
+
+    @model_validator(mode="after")
+    def _check_neighbours(self) -> Self:
+        if self.neighbours and not self.consensus:
+            raise ValueError(
+                f"neighbours is {self.neighbours}, but consensus is false; set consensus to true "
+                "with a beam_size such as 20, or neighbours to 0"
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_weights(self) -> Self:

@@ -19,6 +19,7 @@ from a2cap.pipeline.captioning.saved_captioner import LoadedCaptioner
 from a2cap.pipeline.engine.artifact_names import RESOLVED_CONFIG, RESULTS, TRAIN_SCST
 from a2cap.pipeline.engine.inputs import Input
 from a2cap.pipeline.evaluation.evaluate_config import EvaluateConfig
+from a2cap.pipeline.evaluation.neighbours import WEIGHT
 from a2cap.pipeline.evaluation.score_captions import METRIC_TOKENS
 from a2cap.pipeline.metrics.tokenization import metric_tokens
 
@@ -73,6 +74,9 @@ def _decoding(config: EvaluateConfig) -> str:
     settings.append(f"length penalty {config.length_penalty:g}")
     if config.consensus:
         settings.append("chosen by consensus")
+    if config.neighbours:
+        nearest = f"captions of the {config.neighbours} nearest training images vote"
+        settings.append(f"{nearest} with weight {WEIGHT:g}")
     if config.collapse_repeats:
         settings.append("repeated words collapsed")
     if config.no_repeat_ngram:

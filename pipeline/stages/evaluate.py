@@ -162,6 +162,11 @@ class Evaluate(Stage):
                 "evaluate.ensemble cannot extend a model of transformers, evaluate.model; leave "
                 "one of them out"
             )
+        if config.model is not None and config.neighbours:
+            raise ConfigError(
+                f"evaluate.neighbours is {config.neighbours}, but a model of transformers, "
+                "evaluate.model, has no consensus; leave out neighbours and consensus, or the model"
+            )
         return "the experiment's" if config.model is None else str(config.model)
 
     def _baseline(self) -> str:

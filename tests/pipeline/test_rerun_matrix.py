@@ -103,6 +103,7 @@ CHANGED_FILES = {
     "train.start": (File("captioner"), TRAIN),
     "evaluate.ensemble": (File("captioner", listed=True), EVALUATE),
     "evaluate.model": (File("pretrained"), EVALUATE),
+    "evaluate.neighbours": (Value("5", ("evaluate.consensus=true",)), EVALUATE),
     "evaluate.erasure": (Value("3", ("evaluate.model={folder}/pretrained",)), EVALUATE),
     **{
         f"evaluate.{name}": (Value(value, ("evaluate.method=sampling",)), EVALUATE)

@@ -49,3 +49,14 @@ def test_captions_that_agree_most_come_first_and_equals_keep_their_order():
     pair = [Hypothesis(tokens, 0, 0) for tokens in ((3, EOS), (3, 3, 3, 3, 4, EOS))]
     for few in ([], pair, pair[::-1]):  # of which none agrees more
         assert by_consensus(few, eos=EOS) == few
+
+
+def test_votes_are_added_to_the_agreement():
+    texts = [(3, 4, 5, 6, EOS), (3, 4, 5, 7, EOS), (3, 4, 5, 6, EOS), (9, 8, EOS)]
+    given = [Hypothesis(tokens, -number, -number) for number, tokens in enumerate(texts)]
+    agreement = mean_similarities([tokens[:-1] for tokens in texts])
+    for votes in ([0, 0, 0, 0], [0, 1.5, 0, 0], [0, 0, 1, 9]):
+        gains = (agreement + torch.tensor(votes)).tolist()
+        expected = sorted(given, key=lambda caption: -gains[given.index(caption)])
+        assert by_consensus(given, eos=EOS, votes=torch.tensor(votes)) == expected
+    assert by_consensus(given[:2], eos=EOS, votes=torch.tensor([0, 1])) == given[1::-1]

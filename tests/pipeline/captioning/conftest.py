@@ -23,7 +23,16 @@ def store(experiment):
 def decode(store):
     """Return a function that captions images of the store, by default the first dozen."""
 
-    def run(captioner, vocabulary, *, image_ids=None, batch_size=50, precision="fp32", **settings):
+    def run(
+        captioner,
+        vocabulary,
+        *,
+        image_ids=None,
+        batch_size=50,
+        vote=None,
+        precision="fp32",
+        **settings,
+    ):
         image_ids = image_ids or list(store)[:12]
         batches = image_batches(store.path, image_ids, batch_size=batch_size)
         config = DecodingConfig(**{"beam_size": 2, "max_length": 8, **settings})
@@ -35,6 +44,7 @@ def decode(store):
                 config,
                 device=torch.device("cpu"),
                 precision=precision,
+                vote=vote,
             )
         )
 

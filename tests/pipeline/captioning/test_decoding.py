@@ -137,6 +137,20 @@ def test_consensus_orders_the_same_captions_by_agreement(image_ids, decoded, met
     assert captions(plain) != captions(agreed)
 
 
+def test_votes_decide_where_the_consensus_asks_for_them(image_ids, decoded):
+    asked = []
+
+    def last_wins(image_id, hypotheses):
+        asked.append(image_id)
+        return 100 * torch.arange(len(hypotheses))
+
+    plain = decoded(image_ids, beam_size=4)
+    assert decoded(image_ids, beam_size=4, vote=last_wins) == plain and not asked
+    voted = decoded(image_ids, beam_size=4, consensus=True, vote=last_wins)
+    assert voted == [(image_id, beams[::-1]) for image_id, beams in plain]
+    assert asked == list(image_ids)
+
+
 @pytest.fixture
 def small_gpu(captioner, monkeypatch):
     """Let the captioner have memory for so many images."""

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from a2cap.data.annotations.caption import AnnotatedCaption
 from a2cap.data.annotations.image_rows import AnnotatedImage
@@ -171,6 +172,7 @@ def test_provenance_names_every_decoding_option(run):
         EvaluateConfig(
             beam_size=4,
             consensus=True,
+            neighbours=2,
             length_penalty=0.7,
             no_repeat_ngram=3,
             groups=2,
@@ -180,9 +182,30 @@ def test_provenance_names_every_decoding_option(run):
     provenance = read_json(run.directory / "metrics.json")["provenance"]
     assert provenance["decoding"] == (
         "beam 4, at most 20 tokens, length penalty 0.7, chosen by consensus, "
+        "captions of the 2 nearest training images vote with weight 16, "
         "no 3 words in a row twice, 2 groups with diversity 0.25"
     )
     assert "ensemble" not in provenance
+
+
+def test_votes_of_the_nearest_training_images_choose_the_captions(run, inputs, monkeypatch):
+    plain = EvaluateConfig(beam_size=4)
+    run(plain)
+    before = read_json(run.directory / "captions.json")
+    searched = []
+
+    def find(store, captions, image_ids, *, count, max_regions, events):
+        searched.append((store.path.parent, captions, list(image_ids), count, max_regions))
+        return lambda image_id, hypotheses: 1e3 * torch.arange(len(hypotheses))
+
+    monkeypatch.setattr(evaluation.Neighbours, "find", find)
+    run(plain.model_copy(update={"consensus": True, "neighbours": 2}))
+    after = read_json(run.directory / "captions.json")
+    folders = inputs["features"].path, inputs["captions"].path
+    assert searched == [(*folders, list(read_split("test", inputs)[0]), 2, None)]
+    # the votes choose the last beam of each image
+    assert [row["image_id"] for row in after] == [row["image_id"] for row in before]
+    assert all(a["caption"] != b["caption"] for a, b in zip(after, before, strict=True))
 
 
 def test_an_ensemble_of_equal_captioners_predicts_the_captions_of_one(run, inputs, experiment):

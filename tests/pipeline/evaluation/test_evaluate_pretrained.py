@@ -95,6 +95,11 @@ def test_settings_of_the_other_kind_of_model_are_refused(experiment, saved, tmp_
         "evaluate.ensemble cannot extend a model of transformers, evaluate.model; leave one of "
         "them out"
     )
+    votes = ("evaluate.beam_size=20", "evaluate.consensus=true", "evaluate.neighbours=40")
+    assert message_of(check, both[0], *votes, error=ConfigError) == (
+        "evaluate.neighbours is 40, but a model of transformers, evaluate.model, has no consensus; "
+        "leave out neighbours and consensus, or the model"
+    )
 
     def prepare(path):
         with experiment.open(f"evaluate.model={path}") as opened:
