@@ -237,6 +237,7 @@ def test_a_captioner_shows_what_is_known_of_it(captioner, model):
     assert "do not rely on a caption" in bundled._repr_html_()
 
 
+@pytest.mark.slow
 def test_whatever_has_a_length_gives_a_list_and_the_rest_an_iterator(scene):
     captioner = a2cap.load(device="cpu", beam_size=1)
     column = deque([str(scene)] * 2)  # as a pandas.Series: sized, neither list nor tuple

@@ -40,6 +40,7 @@ def decode(captioner, seed):
     return [[hypothesis.tokens for hypothesis in image] for image in beams], samples.tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["transformer", "get", "m2", "spatial"])
 def test_captions_of_captured_steps_equal_those_of_plain_ones(kind, captures):
     captioner = make(kind)

@@ -200,6 +200,7 @@ def test_a_search_has_no_table_and_no_ensemble(option):
     )
 
 
+@pytest.mark.slow
 def test_trials_are_runs_that_the_same_command_keeps(copy, without_meteor, monkeypatch):
     monkeypatch.setattr(search, "_RANDOM_TRIALS", 1)
     fields = settings(

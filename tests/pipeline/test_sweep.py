@@ -116,6 +116,7 @@ def test_finished_combinations_are_kept_and_a_dry_run_runs_nothing(copy):
     assert copy.finished() == before
 
 
+@pytest.mark.slow
 def test_the_seeds_of_a_setting_are_evaluated_as_an_ensemble(copy, without_meteor):
     few = settings("train.epochs=1", "train.seed=0,1", "evaluate.attention=none")
     answer = copy.a2("sweep", *few, "--ensemble", code=0)
@@ -135,6 +136,7 @@ def test_the_seeds_of_a_setting_are_evaluated_as_an_ensemble(copy, without_meteo
     assert copy.finished() == before
 
 
+@pytest.mark.slow
 def test_the_means_are_printed_when_an_ensemble_fails(copy, without_meteor, monkeypatch):
     run = command._run
 

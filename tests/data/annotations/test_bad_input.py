@@ -224,6 +224,7 @@ KARPATHY_ROW = (
 COCO_ROW = '{{"id": {0}, "image_id": {4}, "caption": "{1}"}}'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "row", "count"),
     [
@@ -262,6 +263,7 @@ INFO = {"log": [{"step": n, "text": LINE} for n in range(6000)]}
 ROW = {"image_id": 7, "caption": LINE}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("read", [read_annotations, read_references, read_captions])
 @pytest.mark.parametrize(
     "document",

@@ -32,6 +32,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.text(max_size=3), VALUES, max_size=5), st.integers(1, 40))
 def test_the_members_of_an_object_are_those_that_json_has(document, size):
     read = {}

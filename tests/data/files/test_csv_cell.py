@@ -20,6 +20,7 @@ def test_other_cells_stay_as_they_are(cell):
     assert as_text(cell) is cell
 
 
+@pytest.mark.slow
 def test_every_module_that_writes_csv_guards_its_cells():
     writers = {}
     for box in ("data", "pipeline", "a2cap"):

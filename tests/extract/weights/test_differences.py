@@ -36,6 +36,7 @@ def test_rounded_differences_are_added_to_the_wheels_tensors(written):
     )
 
 
+@pytest.mark.slow
 def test_features_are_those_of_the_whole_weights_and_differences_are_saved(written, tmp_path):
     image = np.random.default_rng(0).integers(0, 256, (40, 50, 3), np.uint8)
     extractor = load_extractor(written, config=CONFIG)

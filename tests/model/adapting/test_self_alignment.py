@@ -49,6 +49,7 @@ def open_masks(model):
             parameter.fill_(100.0 if parameter.ndim == 1 else 0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("interface", ["sdpa", "eager"])
 @EACH
 def test_masks_that_change_nothing_leave_logits_and_captions_bit_for_bit(name, interface):

@@ -371,6 +371,7 @@ def test_regions_are_limited_as_in_training_and_rounded_as_in_the_store(
     assert {str(item.regions.features.dtype) for item in seen} == {"float16"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"method": "sampling", "beam_size": 2}])
 def test_threads_change_no_caption_and_errors_stay_in_their_places(tmp_path, settings):
     with Image.open(str(files("a2cap.pipeline") / "chelsea.jpg")) as cat:

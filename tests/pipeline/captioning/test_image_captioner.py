@@ -42,6 +42,7 @@ def test_attention_to_a_given_caption_is_that_to_the_same_generated_one():
     np.testing.assert_allclose(attended.attention.original, captioned.attention.original, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_more_beams_than_its_own_raise_those_of_the_bundled_captioner():
     how = {"decoding": CaptioningConfig(), "runtime": CPU}
     for least, beams in ((3, 20), (21, 21)):

@@ -57,6 +57,7 @@ def test_a_folder_of_images_becomes_a_store(images_and_weights, tmp_path):
     assert features.verify(data=True) == []
 
 
+@pytest.mark.slow
 def test_boxes_of_any_detector_become_regions_of_the_encoder(experiment, tmp_path, caplog):
     images, store, path = tmp_path / "images", tmp_path / "features", tmp_path / "boxes.json"
     images.mkdir()

@@ -114,6 +114,7 @@ def test_fewer_absent_objects_are_better(run):
         assert rows[name].better == 1
 
 
+@pytest.mark.slow
 def test_a_kind_of_statement_that_one_has_not_made_is_not_compared():
     scenes = {i: [SceneObject("ball", "red", "small", "plain", (10, 10, 30, 30))] for i in IMAGES}
     pair = []

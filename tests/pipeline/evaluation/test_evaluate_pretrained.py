@@ -38,6 +38,7 @@ def artifacts(experiment, tmp_path):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attention", ["all", "report"])
 def test_a_split_is_captioned_scored_and_shown_with_attention(
     experiment, artifacts, saved, without_meteor, attention
@@ -111,6 +112,7 @@ def test_settings_of_the_other_kind_of_model_are_refused(experiment, saved, tmp_
     )
 
 
+@pytest.mark.slow
 def test_analyze_compares_attention_with_gradients_and_erases_the_first_references(
     experiment, artifacts, saved, tmp_path, monkeypatch
 ):

@@ -55,6 +55,7 @@ def test_cider_equals_that_of_pycocoevalcap(images):
     assert ours == pytest.approx(values, **EQUAL)
 
 
+@pytest.mark.slow
 @given(IMAGES, st.lists(st.lists(CAPTION, max_size=3), min_size=1, max_size=6))
 def test_cider_with_frequencies_of_a_corpus_equals_that_of_pycocoevalcap(images, corpus):
     candidates, references, *_ = both_sides(images)

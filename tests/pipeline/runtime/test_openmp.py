@@ -25,6 +25,7 @@ def test_a_policy_set_by_the_user_is_kept(name):
     assert environment == {name: "7"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", ["import a2cap; a2cap.load", "import benchmarks.bench"])
 def test_library_and_benchmarks_set_it_before_they_load_torch(program):
     # a finder that ends the process in the place of the import

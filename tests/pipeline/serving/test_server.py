@@ -254,6 +254,7 @@ def test_beyond_the_limit_the_connection_that_waits_longest_is_closed(monkeypatc
 HEADERS = b"POST /caption HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sent", [b"", HEADERS, HEADERS + b"\r\n12345678"])
 def test_256_half_sent_requests_keep_no_others_out(scene, sent):
     with serving_fixed() as (server, captioner), ExitStack() as held:
@@ -437,6 +438,7 @@ def test_a_request_without_a_valid_length_is_refused(server, length):
     assert answer.status == (411 if length is None else 400)
 
 
+@pytest.mark.slow
 def test_without_uvicorn_the_message_names_the_extra():
     program = (
         "import sys; sys.modules['uvicorn'] = None; "

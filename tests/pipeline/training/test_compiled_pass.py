@@ -379,6 +379,7 @@ def test_halves_of_a_batch_without_memory_are_compiled_and_earlier_graphs_freed(
     assert options == ["reduce-overhead", None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("field", "wrong", "problem"),
     [

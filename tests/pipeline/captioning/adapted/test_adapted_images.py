@@ -62,6 +62,7 @@ def opened(captioner, **size):
     return open_captioner([captioner], decoding=decoding, runtime=CPU)
 
 
+@pytest.mark.slow
 def test_a_saved_model_captions_a_folder_with_figures(saved, images):
     figures = images / "figures"
     answer = command(images, "--model", saved, "--json", "--max-new-tokens", 4, "--figure", figures)

@@ -63,6 +63,7 @@ def test_counts_equal_those_of_the_jar(java_on_path):
     assert list(_best_rows(candidates, references)) == asked(candidates, references)
 
 
+@pytest.mark.slow
 def test_counts_of_random_captions_are_those_of_the_jar():
     rows = list(_best_rows(*random_pairs(500)))  # equal in the test above
     assert hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16] == "bb3fbd6c3b704b24"

@@ -13,6 +13,7 @@ SENTENCE = st.lists(st.sampled_from(["a", "a0", "b", "é", "0.5"]), max_size=10)
 PHRASE = st.lists(st.sampled_from(["a", "a0", "b", "é", "0.5"]), min_size=1, max_size=3)
 
 
+@pytest.mark.slow
 @given(
     st.dictionaries(PHRASE.map(" ".join), st.lists(PHRASE.map(" ".join), min_size=1, unique=True)),
     st.lists(SENTENCE, max_size=4),

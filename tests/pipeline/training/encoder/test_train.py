@@ -226,6 +226,7 @@ def test_a_full_disk_costs_smaller_images_and_changes_no_result(
     assert not list(again.glob("**/*small*"))
 
 
+@pytest.mark.slow
 def test_smaller_images_leave_the_disk_space_of_checkpoints(scenes, decoded, monkeypatch, caplog):
     monkeypatch.setattr(EncoderUpdater, "step", lambda *_: [])
     with scenes.open(*ENCODER) as opened:
@@ -239,6 +240,7 @@ def test_smaller_images_leave_the_disk_space_of_checkpoints(scenes, decoded, mon
     assert [text for text in caplog.messages if text == expected] == [expected]
 
 
+@pytest.mark.slow
 def test_images_of_a_tar_are_read_and_no_list_of_them_is_left(scenes, tmp_path, monkeypatch):
     source = tmp_path / "images.tar"
     with tarfile.open(source, "w") as tar:
@@ -251,6 +253,7 @@ def test_images_of_a_tar_are_read_and_no_list_of_them_is_left(scenes, tmp_path, 
     assert not (result / "images.jsonl").exists()
 
 
+@pytest.mark.slow
 def test_what_cannot_train_is_refused_before_anything_runs(scenes):
     def refused(*overrides):
         with scenes.open(*ENCODER, *overrides) as opened:
@@ -311,6 +314,7 @@ def state_dict(network, path):
     return path
 
 
+@pytest.mark.slow
 def test_a_state_dict_of_another_network_is_refused_before_anything_runs(scenes, tmp_path):
     file = state_dict("resnet18", tmp_path / "other.pth")
     grid, other = "extract.boxes=grid", "extract.grid_backbone=resnet34"
@@ -361,6 +365,7 @@ def test_changed_captions_make_the_encoder_stale(tmp_path):
         assert opened.status("extract").why == ["waits for train-encoder"]
 
 
+@pytest.mark.slow
 def test_without_memory_for_a_part_its_halves_are_learnt(scenes, caplog, monkeypatch):
     losses, sizes = EncoderUpdater.losses, []
 
@@ -391,6 +396,7 @@ def test_without_memory_for_an_image_the_settings_that_need_less_are_named(scene
     )
 
 
+@pytest.mark.slow
 def test_a_batch_that_exceeds_the_memory_is_refused_before_anything_runs(scenes, monkeypatch):
     def memory(available):
         monkeypatch.setattr(plan, "available_memory", lambda: available)
@@ -415,6 +421,7 @@ def test_a_batch_that_exceeds_the_memory_of_a_gpu_is_not_rejected(scenes, monkey
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", ["words", "captions"])
 def test_validation_halves_what_exceeds_the_memory(scenes, objective, monkeypatch):
     cells, sizes = EncoderInTraining.cells, []
